@@ -1,0 +1,70 @@
+"""A data set as a source delivers it, before anything is divided among clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from hansa.task import ClientData
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs and labels side by side.
+
+    `x` is float32 (n × features), uint8 images (n × H × W or n × H × W × 3) or int64 tokens (n × length); `y` is int64 class numbers.
+    """
+
+    x: Array
+    y: Array
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Array) -> ClientData:
+        """Some samples as tensors a model reads: images become channels × H × W in [0, 1]."""
+        x = self.x[index]
+        if x.dtype == np.uint8:
+            x = np.moveaxis(x[..., None] if x.ndim == 3 else x, -1, 1).astype(np.float32) / 255
+        return ClientData(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(self.y[index]))
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What a source delivers: samples, class names, and whatever names of clients and domains came with them."""
+
+    train: Samples
+    class_names: tuple[str, ...]
+    test: Samples | None = None
+    client: Array | None = None  # a client's name for every training sample
+    client_test: Array | None = None  # likewise for every test sample
+    domain: Array | None = None  # a domain's name for every training sample
+    notes: tuple[str, ...] = field(default=())  # what the source did that a reader should know
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+
+class Source(Protocol):
+    """A piece that loads a data set."""
+
+    def load(self) -> Dataset:
+        """Read it, or say in one sentence why not."""
+        ...
+
+
+class Partition(Protocol):
+    """A piece that divides samples among clients."""
+
+    def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
+        """Sample numbers by client: every sample of the data set at most once, no client empty."""
+        ...
+
+

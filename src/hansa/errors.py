@@ -1,0 +1,37 @@
+"""Errors a person can act on: one sentence with what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HansaError(ValueError):
+    """Bad input.  The message is a whole sentence; the command line prints it alone and exits with 2."""
+
+
+class HansaWarning(UserWarning):
+    """Something was done differently from what one may expect, and the run goes on."""
+
+
+class Problems(HansaError):
+    """All that is wrong with one input, told at once."""
+
+    def __init__(self, problems: Iterable[str]):
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """' Did you mean …?' with the closest known word, else ' Known: …' where the list is short enough to help."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean '{close[0]}'?"
+    return f" Known: {', '.join(known)}." if known else ""
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Refuse bad input with a sentence."""
+    if not condition:
+        raise HansaError(sentence)

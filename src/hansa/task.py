@@ -1,0 +1,130 @@
+"""The task: what is learnt, by which model, from what; and the data of one client."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from hansa.seeds import seed_for
+from hansa.tree import Tree, pick
+
+
+class Model(Protocol):
+    """A piece that builds a network.  The module has two children, `features` and `head`; forward is `head(features(x))`."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
+        """A freshly initialised module for inputs of this shape (without the batch dimension)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClientData:
+    """Samples of one client: inputs (n × …) and integer labels (n)."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batches(self, size: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch in random order; the last batch may be smaller, none crosses the epoch's end."""
+        for index in torch.randperm(len(self.y), generator=rng).split(size):
+            index = index.to(self.x.device)
+            yield self.x[index], self.y[index]
+
+    def to(self, device: torch.device) -> ClientData:
+        """The same samples on a device."""
+        return ClientData(self.x.to(device), self.y.to(device))
+
+
+@functools.lru_cache(maxsize=256)
+def _skeleton(model: Model, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
+    """The computation alone: every parameter and buffer is passed in, so sharing one skeleton shares no state."""
+    with torch.random.fork_rng(devices=[]):
+        return model.build(input_shape, num_classes).requires_grad_(False)
+
+
+@functools.lru_cache(maxsize=16)
+def _initial(model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Tree:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_for(seed, "model"))  # modules initialise themselves from torch's own generator
+        module = model.build(input_shape, num_classes)
+    return {key: leaf.detach().clone() for key, leaf in module.state_dict().items() if leaf.is_floating_point()}
+
+
+@functools.lru_cache(maxsize=256)
+def _flops(model: Model, input_shape: tuple[int, ...], num_classes: int, integers: bool) -> tuple[float, float]:
+    module = _skeleton(model, input_shape, num_classes).eval()
+    x = torch.zeros((1, *input_shape), dtype=torch.long if integers else torch.float32)
+    with torch.no_grad():
+        with FlopCounterMode(display=False) as features:
+            z = module.features(x)
+        with FlopCounterMode(display=False) as head:
+            module.head(z)
+    return float(features.get_total_flops()), float(head.get_total_flops())
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is learnt.  The server's task is the common one; each client works on its own `view` of it."""
+
+    model: Model
+    input_shape: tuple[int, ...]
+    num_classes: int
+    population: int = 1
+    seed: int = 0
+    start: Tree = field(default_factory=dict)  # leaves that earlier phases learnt, over the seeded initial ones
+    labels: Tensor | None = None  # only these classes can be predicted (Only-Local-Labels); None: all
+    temperature: float = 1.0  # logits are divided by it
+    integers: bool = False  # inputs are token ids
+
+    def view(self, data: ClientData, start: Tree) -> Task:
+        """The task as one client sees it: its own input shape, and the leaves it carries over from earlier phases."""
+        return replace(self, input_shape=tuple(data.x.shape[1:]), start={**self.start, **start})
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The network's computation, without weights of its own."""
+        return _skeleton(self.model, self.input_shape, self.num_classes)
+
+    def params(self) -> Tree:
+        """Where training starts: the seeded initial weights and float buffers, replaced by what is carried over."""
+        return {**_initial(self.model, self.input_shape, self.num_classes, self.seed), **self.start}
+
+    def forward(self, params: Tree, x: Tensor, *, training: bool = False) -> Tensor:
+        """Logits.  In training mode float buffers among `params` are updated in place, as torch modules do."""
+        module = self.module
+        if module.training != training:
+            module.train(training)
+        logits: Tensor = functional_call(module, params, (x,))
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
+        if self.labels is not None:
+            hidden = torch.ones(self.num_classes, dtype=torch.bool, device=logits.device)
+            hidden[self.labels] = False
+            logits = logits.masked_fill(hidden, float("-inf"))
+        return logits
+
+    def features(self, params: Tree, x: Tensor) -> Tensor:
+        """What the head sees, φ(x), flattened to one vector a sample."""
+        module = self.module.eval()
+        z: Tensor = functional_call(module.features, pick("features", params), (x,))
+        return z.flatten(1)
+
+    @property
+    def features_flops(self) -> float:
+        """Floating-point operations of φ for one sample (matrix products and convolutions, a multiply-add is two)."""
+        return _flops(self.model, self.input_shape, self.num_classes, self.integers)[0]
+
+    @property
+    def head_flops(self) -> float:
+        """Floating-point operations of the head for one sample."""
+        return _flops(self.model, self.input_shape, self.num_classes, self.integers)[1]

@@ -1,0 +1,74 @@
+"""Trees: flat dictionaries of tensors with dotted keys, at once a state_dict, a safetensors file and a message.
+
+Every function returns new tensors and leaves its arguments untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+
+
+def combine(left: Mapping[str, Tensor], right: Mapping[str, Tensor], by: Callable[[Tensor, Tensor], Tensor]) -> Tree:
+    """Leaf by leaf over two trees with the same keys."""
+    if left.keys() != right.keys():
+        odd = sorted(left.keys() ^ right.keys())
+        raise KeyError(f"These leaves are in only one of two trees: {', '.join(odd)}.")
+    return {key: by(value, right[key]) for key, value in left.items()}
+
+
+def add(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
+    """`left + right`."""
+    return combine(left, right, torch.add)
+
+
+def subtract(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
+    """`left − right`."""
+    return combine(left, right, torch.sub)
+
+
+def scale(tree: Mapping[str, Tensor], factor: float | Tensor) -> Tree:
+    """`factor · tree`."""
+    return {key: value * factor for key, value in tree.items()}
+
+
+def zeros_like(tree: Mapping[str, Tensor]) -> Tree:
+    """A tree of zeros of the same shapes."""
+    return {key: torch.zeros_like(value) for key, value in tree.items()}
+
+
+def copy(tree: Mapping[str, Tensor]) -> Tree:
+    """Leaves of its own: writing into them changes nobody else's."""
+    return {key: value.detach().clone() for key, value in tree.items()}
+
+
+def nest(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
+    """`weight` becomes `prefix.weight`."""
+    return {f"{prefix}.{key}": value for key, value in tree.items()}
+
+
+def pick(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
+    """The leaves below `prefix.`, without it: the inverse of `nest`."""
+    start = len(prefix) + 1
+    return {key[start:]: value for key, value in tree.items() if key.startswith(f"{prefix}.")}
+
+
+def norm(tree: Mapping[str, Tensor]) -> float:
+    """Euclidean norm of all leaves together, in float64."""
+    return float(sum(float(value.double().square().sum()) for value in tree.values()) ** 0.5)
+
+
+def nbytes(tree: Mapping[str, Tensor]) -> int:
+    """Bytes of the numbers themselves, without any message format."""
+    return sum(value.numel() * value.element_size() for value in tree.values())
+
+
+def equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
+    """Same keys, types, shapes and bits."""
+    return left.keys() == right.keys() and all(
+        value.dtype == right[key].dtype and torch.equal(value, right[key]) for key, value in left.items()
+    )
