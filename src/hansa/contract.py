@@ -41,6 +41,11 @@ class Algorithm(ABC):
         """Whether clients deploy models of their own; then only local test sets can judge it."""
         return False
 
+    @property
+    def one_shot(self) -> bool:
+        """Whether every client must be visited exactly once."""
+        return False
+
     @abstractmethod
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """The server's state before the first round.  `prior` is what the previous phase carried over."""

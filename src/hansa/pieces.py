@@ -53,6 +53,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
     "algorithm": {
         "fedavg": "hansa.algorithms.fedavg:FedAvg",
         "fed3r": "hansa.algorithms.fed3r:Fed3R",
+        "personal": "hansa.algorithms.personal:Personal",
     },
     "optimiser": {
         "sgd": "hansa.local.server:SGD",

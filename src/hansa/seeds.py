@@ -1,7 +1,7 @@
 """Randomness without a global generator.
 
-Every draw of a run comes from `seed_for(run seed, purpose, where …)`.  A seed depends on what it is for and never on what
-was drawn before, so serial, parallel and remote runs agree and a resumed run equals an uninterrupted one.
+Every draw of a run comes from `seed_for(run seed, purpose, where …)`.  A seed depends on what it is for and never on
+what was drawn before, so serial, parallel and remote runs agree and a resumed run equals an uninterrupted one.
 """
 
 from __future__ import annotations

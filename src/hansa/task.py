@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,8 +16,8 @@ from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
 
 
-class Model(Protocol):
-    """A piece that builds a network.  The module has two children, `features` and `head`; forward is `head(features(x))`."""
+class Model(Hashable, Protocol):
+    """A piece that builds a network: a module of two children, `features` and `head`; forward is `head(features(x))`."""
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
         """A freshly initialised module for inputs of this shape (without the batch dimension)."""
@@ -36,13 +36,10 @@ class ClientData:
 
     def batches(self, size: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch in random order; the last batch may be smaller, none crosses the epoch's end."""
-        for index in torch.randperm(len(self.y), generator=rng).split(size):
-            index = index.to(self.x.device)
+        order = torch.randperm(len(self.y), generator=rng).to(self.x.device)
+        for first in range(0, len(order), size):
+            index = order[first : first + size]
             yield self.x[index], self.y[index]
-
-    def to(self, device: torch.device) -> ClientData:
-        """The same samples on a device."""
-        return ClientData(self.x.to(device), self.y.to(device))
 
 
 @functools.lru_cache(maxsize=256)
@@ -66,9 +63,9 @@ def _flops(model: Model, input_shape: tuple[int, ...], num_classes: int, integer
     x = torch.zeros((1, *input_shape), dtype=torch.long if integers else torch.float32)
     with torch.no_grad():
         with FlopCounterMode(display=False) as features:
-            z = module.features(x)
+            z = module.get_submodule("features")(x)
         with FlopCounterMode(display=False) as head:
-            module.head(z)
+            module.get_submodule("head")(z)
     return float(features.get_total_flops()), float(head.get_total_flops())
 
 
@@ -82,13 +79,17 @@ class Task:
     population: int = 1
     seed: int = 0
     start: Tree = field(default_factory=dict)  # leaves that earlier phases learnt, over the seeded initial ones
-    labels: Tensor | None = None  # only these classes can be predicted (Only-Local-Labels); None: all
     temperature: float = 1.0  # logits are divided by it
     integers: bool = False  # inputs are token ids
 
     def view(self, data: ClientData, start: Tree) -> Task:
         """The task as one client sees it: its own input shape, and the leaves it carries over from earlier phases."""
-        return replace(self, input_shape=tuple(data.x.shape[1:]), start={**self.start, **start})
+        shape = tuple(data.x.shape[1:])
+        if shape == self.input_shape:
+            return replace(self, start={**self.start, **start}) if start else self
+        fits = _initial(self.model, shape, self.num_classes, self.seed)  # a common leaf may belong to another width
+        common = {key: leaf for key, leaf in self.start.items() if fits[key].shape == leaf.shape}
+        return replace(self, input_shape=shape, start={**common, **start})
 
     @property
     def module(self) -> torch.nn.Module:
@@ -105,18 +106,12 @@ class Task:
         if module.training != training:
             module.train(training)
         logits: Tensor = functional_call(module, params, (x,))
-        if self.temperature != 1.0:
-            logits = logits / self.temperature
-        if self.labels is not None:
-            hidden = torch.ones(self.num_classes, dtype=torch.bool, device=logits.device)
-            hidden[self.labels] = False
-            logits = logits.masked_fill(hidden, float("-inf"))
-        return logits
+        return logits if self.temperature == 1.0 else logits / self.temperature
 
     def features(self, params: Tree, x: Tensor) -> Tensor:
         """What the head sees, φ(x), flattened to one vector a sample."""
-        module = self.module.eval()
-        z: Tensor = functional_call(module.features, pick("features", params), (x,))
+        features = self.module.eval().get_submodule("features")
+        z: Tensor = functional_call(features, pick("features", params), (x,))
         return z.flatten(1)
 
     @property

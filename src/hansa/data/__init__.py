@@ -1,1 +1,18 @@
 """From a user's data to clients: sources, partitions, the federation, and how the data lies."""
+
+from hansa.data.arrays import dataset_from_arrays
+from hansa.data.dataset import Dataset, Partition, Samples, Source
+from hansa.data.federation import Federation, build_federation, federation_from_clients
+from hansa.data.split import TestSplit
+
+__all__ = [
+    "Dataset",
+    "Federation",
+    "Partition",
+    "Samples",
+    "Source",
+    "TestSplit",
+    "build_federation",
+    "dataset_from_arrays",
+    "federation_from_clients",
+]

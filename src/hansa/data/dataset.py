@@ -17,7 +17,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Samples:
     """Inputs and labels side by side.
 
-    `x` is float32 (n × features), uint8 images (n × H × W or n × H × W × 3) or int64 tokens (n × length); `y` is int64 class numbers.
+    `x` is float32 (n × features), uint8 images (n × H × W or n × H × W × 3) or int64 tokens (n × length); `y`
+    is int64 class numbers.
     """
 
     x: Array
@@ -66,5 +67,3 @@ class Partition(Protocol):
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
         """Sample numbers by client: every sample of the data set at most once, no client empty."""
         ...
-
-

@@ -1,0 +1,37 @@
+# Everything needs only git, make, Python ≥ 3.11 and pip; the environment is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := dev,vision,text,huggingface,flower,tracking
+
+.PHONY: demo test test-slow check lint types clean
+
+$(VENV)/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/all: $(VENV)/core
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(VENV)/core  ## Compare three ways to learn from heterogeneous clients; writes report.html
+	$(BIN)/hansa compare digits-fedavg digits-fed3r digits-fed3r-fedavg --report report.html
+
+test: $(VENV)/all  ## All fast tests
+	$(BIN)/pytest -n 2
+
+test-slow: $(VENV)/all  ## The tests that take minutes
+	$(BIN)/pytest -n 2 -m slow
+
+lint: $(VENV)/all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/all
+	$(BIN)/mypy
+
+check: lint types test  ## Exactly what CI runs
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,189 @@
+"""How close the federated closed form comes to the centralised matrix product it cannot do without.
+
+    python benchmarks/ridge_scale.py                   # 120,300 samples of 9,275 clients, 1,280 features, 1,203 classes
+    python benchmarks/ridge_scale.py --device cuda     # 164,172 samples, 2,028 classes, and 10,000 random features
+
+The bound is one float32 product Zᵀ Z, class sums by index_add and a float64 Cholesky solve, on data in one place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hansa.ridge import RandomFeatures, RidgeStatistics
+
+LAM = 0.01
+DIMENSION = 1280
+RANDOM = 10_000
+T = TypeVar("T")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    settings = parser.parse_args()
+    torch.set_num_threads(settings.threads)
+    if settings.device == "cuda":
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+        linear(164_172, 9_275, 2_028, "cuda", settings.repeats)
+        random_features(164_172, 2_028, "cuda", settings.repeats)
+    else:
+        print(f"{settings.threads} threads, torch {torch.__version__}")
+        linear(120_300, 9_275, 1_203, "cpu", settings.repeats)
+        random_features(20_000, 1_203, "cpu", 1)
+
+
+def linear(samples: int, clients: int, classes: int, device: str, repeats: int) -> None:
+    z, y = data(samples, classes, device)
+    ends = np.cumsum(client_sizes(samples, clients))
+    print(f"\nlinear: {samples} × {DIMENSION} float32 ({z.nbytes / 1e6:.0f} MB), {clients} clients, {classes} classes")
+    before = reset_memory(device)
+
+    def federated() -> Tensor:
+        parts = ((z[start:end], y[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True))
+        return RidgeStatistics.from_clients(parts, DIMENSION, classes, device=device).solve(LAM)
+
+    federated()
+    print(f"  peak memory above the features   {(peak_memory(device) - before) / 1e6:8.0f} MB")
+    bound, ours = race(lambda: centralised(z, y, classes), federated, repeats)
+    print(f"  torch GEMM bound                 {bound:8.3f} s")
+    print(f"  ours, all clients summed, solved {ours:8.3f} s   ratio {ours / bound:.2f}")
+    report_error(z, y, classes)
+
+
+def random_features(samples: int, classes: int, device: str, repeats: int) -> None:
+    z, y = data(samples, classes, device)
+    omega = RandomFeatures(DIMENSION, RANDOM, sigma=40.0, seed=1)
+    omega(z[:2])
+    print(f"\nrandom features: {samples} × {DIMENSION} -> D = {RANDOM}, {classes} classes")
+    print(f"  n × D would take {samples * RANDOM * 4 / 1e6:.0f} MB, A in float64 takes {RANDOM**2 * 8 / 1e6:.0f} MB")
+    before = reset_memory(device)
+
+    def federated() -> RidgeStatistics:
+        return RidgeStatistics.from_features(z, y, classes, feature_map=omega)
+
+    statistics, seconds = timed(federated)
+    print(
+        f"  statistics {seconds:8.3f} s, peak memory above the features {(peak_memory(device) - before) / 1e6:5.0f} MB"
+    )
+    seconds = timed(partial(statistics.solve, LAM))[1]
+    print(
+        f"  solve      {seconds:8.3f} s, peak memory above the features {(peak_memory(device) - before) / 1e6:5.0f} MB"
+    )
+    if device == "cpu":
+        return
+    bound, ours = race(lambda: centralised(omega(z), y, classes), lambda: federated().solve(LAM), repeats)
+    print(f"  plain float32 floor {bound:8.3f} s\n  ours, solved        {ours:8.3f} s   ratio {ours / bound:.2f}")
+
+
+def centralised(z: Tensor, y: Tensor, classes: int) -> Tensor:
+    """The bound: nothing but the products and one solve."""
+    gram = (z.T @ z).double()
+    moment = z.new_zeros(classes, z.shape[1]).index_add_(0, y, z).T.double()
+    gram.diagonal().add_(LAM)
+    weights = torch.cholesky_solve(moment, torch.linalg.cholesky(gram))
+    return weights / torch.linalg.vector_norm(weights, dim=0)
+
+
+def report_error(z: Tensor, y: Tensor, classes: int) -> None:
+    ours = RidgeStatistics.from_features(z, y, classes)
+    exact = RidgeStatistics.zeros(DIMENSION, classes, device=z.device)
+    for start in range(0, len(y), 4096):
+        exact.update(z[start : start + 4096].double(), y[start : start + 4096])
+    plain = (z.T @ z).double()
+    print(f"  relative error of A against float64 {relative(ours.gram, exact.gram):.1e} "
+          f"(plain float32 product {relative(plain, exact.gram):.1e})")  # fmt: skip
+    print(f"  relative error of b {relative(ours.moment, exact.moment):.1e}, of W {error_of_weights(ours, exact):.1e}")
+
+
+def error_of_weights(ours: RidgeStatistics, exact: RidgeStatistics) -> float:
+    return relative(ours.solve(LAM), exact.solve(LAM))
+
+
+def relative(value: Tensor, exact: Tensor) -> float:
+    return float((value - exact).norm() / exact.norm())
+
+
+def data(samples: int, classes: int, device: str) -> tuple[Tensor, Tensor]:
+    """Non-negative, correlated features as a pooled network gives them, made block by block."""
+    rng = torch.Generator().manual_seed(0)
+    y = torch.randint(0, classes, (samples,), generator=rng)
+    means = torch.randn(classes, DIMENSION, generator=rng)
+    mixing = torch.randn(256, DIMENSION, generator=rng) / 16
+    z = torch.empty(samples, DIMENSION)
+    for start in range(0, samples, 4096):
+        label = y[start : start + 4096]
+        noise = torch.randn(len(label), DIMENSION, generator=rng)
+        common = torch.randn(len(label), 256, generator=rng) @ mixing
+        z[start : start + 4096] = (means[label] + common + 0.5 * noise).relu_()
+    return z.to(device), y.to(device)
+
+
+def client_sizes(samples: int, clients: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Log-normal sizes of at least one sample with the given sum."""
+    weights = np.random.default_rng(0).lognormal(sigma=1.0, size=clients)
+    sizes = 1 + np.floor((samples - clients) * weights / weights.sum()).astype(np.int64)
+    sizes[: samples - sizes.sum()] += 1
+    return sizes
+
+
+def race(first: Callable[[], Tensor], second: Callable[[], Tensor], repeats: int) -> tuple[float, float]:
+    """The best time of each, taken in turns so that both see the same machine."""
+    first()
+    pairs = [(timed(first)[1], timed(second)[1]) for _ in range(repeats)]
+    return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
+
+
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    _settle()
+    start = time.perf_counter()
+    result = work()
+    _settle()
+    return result, time.perf_counter() - start
+
+
+def _settle() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def reset_memory(device: str) -> int:
+    """Bytes in use now; the peak counts from here."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    status = Path("/proc/self/clear_refs")
+    if status.exists():
+        status.write_text("5")  # Linux: forget the peak so far
+        return next(_status("VmRSS"))
+    return peak_memory(device)
+
+
+def peak_memory(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    high = next(_status("VmHWM"), None)
+    return high or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _status(key: str) -> Iterator[int]:
+    status = Path("/proc/self/status")
+    if status.exists():
+        yield from (int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith(key))
+
+
+if __name__ == "__main__":
+    main()

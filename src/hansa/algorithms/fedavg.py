@@ -1,0 +1,59 @@
+"""FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data (2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+
+from hansa.contract import Algorithm
+from hansa.local.server import SGD, ServerOptimiser
+from hansa.local.sgd import LocalSGD
+from hansa.payload import Role, Update
+from hansa.pieces import Piece
+from hansa.task import ClientData, Task
+from hansa.tree import Tree, nest, pick, scale, subtract
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Clients train from the broadcast model for E epochs; the server moves by the sample-weighted mean displacement.
+
+    `Δ = Σ_k n_k (w_k − w) / Σ_k n_k`, then the server's optimiser steps along Δ: plain SGD with rate 1 is FedAvg,
+    momentum 0.9 is FedAvgM, Adam and Yogi are FedAdam and FedYogi.  Only leaves that train travel.
+    """
+
+    local: LocalSGD = LocalSGD()
+    server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
+
+    uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP}
+
+    def server_init(self, task: Task, prior: Tree) -> Tree:
+        """The starting model and the optimiser's state."""
+        moving = self.local.moving(task.params())
+        return nest("model", moving) | nest("optimiser", self.server.init(moving))
+
+    def broadcast(self, server: Tree) -> Tree:
+        """The leaves that train; a client already has the others."""
+        return nest("model", pick("model", server))
+
+    def client_step(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    ) -> tuple[Update, Tree]:
+        """E epochs from the broadcast model."""
+        start = task.params() | pick("model", down)
+        trained = self.local.run(task, start, data, rng)
+        step = subtract(self.local.moving(trained.params), self.local.moving(start))
+        return Update(nest("model", scale(step, len(data))), len(data), flops=trained.flops), state
+
+    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
+        """One step of the server's optimiser along the mean displacement."""
+        delta = pick("model", cohort.mean())
+        model, optimiser = self.server.step(pick("model", server), delta, pick("optimiser", server))
+        return nest("model", model) | nest("optimiser", optimiser)
+
+    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+        """The server's model, for everyone."""
+        return task.params() | pick("model", server)

@@ -1,0 +1,117 @@
+"""Running plans from Python; the command line does the same."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from hansa.codec import piece_to_table, to_table
+from hansa.data.dataset import Dataset
+from hansa.data.federation import Federation
+from hansa.folder import RunFolder, Watcher
+from hansa.loop import Record, play
+from hansa.plan.assemble import Assembled, Progress, assemble
+from hansa.plan.files import read_plan, write_plan
+from hansa.plan.schema import Plan
+from hansa.results import Run
+from hansa.tracking import Tracking
+
+Data = Dataset | Federation | None
+
+
+def new_folder(plan: Plan) -> Path:
+    """A folder name that no run has yet: the plan's name and the time."""
+    return Path("runs") / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+
+
+def run(
+    plan: Plan | str | Path,
+    *,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    changes: Sequence[str] = (),
+    data: Data = None,
+    watchers: Sequence[Watcher] = (),
+    progress: Progress | None = None,
+) -> Run:
+    """Run a plan (an object, a file, or a shipped plan's name) and return its run folder.
+
+    `changes` are single settings such as `"phases.0.rounds=5"`; `data` stands in for the plan's own data.
+    """
+    plan = plan if isinstance(plan, Plan) else read_plan(plan, changes)
+    plan = plan if seed is None else replace(plan, seed=seed)
+    path = Path(out) if out is not None else new_folder(plan)
+    assembled = assemble(plan, data, progress)
+    folder = RunFolder.create(path, write_plan(plan), plan.seed, piece_to_table("engine", plan.engine))
+    return _finish(plan, folder, assembled, watchers)
+
+
+def resume(
+    path: str | Path, *, data: Data = None, watchers: Sequence[Watcher] = (), progress: Progress | None = None
+) -> Run:
+    """Continue a run where its last checkpoint stands; the result equals an uninterrupted run's, bit for bit."""
+    done = Run.open(path)
+    if done.summary.get("status") == "finished":
+        return done
+    plan = read_plan(done.path / "plan.toml")
+    return _finish(plan, RunFolder(done.path), assemble(plan, data, progress), watchers)
+
+
+def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Sequence[Watcher]) -> Run:
+    """Play what is left, and write what the run leaves behind, also when it is interrupted."""
+    experiment = assembled.experiment
+    folder.write_data(experiment.federation)
+    with ExitStack() as stack:
+        store = folder.open_store()
+        stack.callback(store.close)
+        trackers = [stack.enter_context(_tracking(plan, tracking, folder)) for tracking in plan.track]
+        folder.watchers = [*watchers, *trackers]
+        stop = stack.enter_context(_graceful_stop())
+        folder.summarise("running", plan.name, plan.seed, assembled.features)
+        finished = play(experiment, store, folder, stop)
+        folder.export(store, experiment.federation, experiment.phases)
+        folder.summarise("finished" if finished else "interrupted", plan.name, plan.seed, assembled.features)
+    return Run.open(folder.path)
+
+
+@contextmanager
+def _tracking(plan: Plan, tracking: Tracking, folder: RunFolder) -> Iterator[Watcher]:
+    tracker = tracking.open(folder.path, plan.name, to_table(plan))
+    count = len(folder.records())
+
+    def watch(record: Record) -> None:
+        nonlocal count
+        count += 1
+        costs = {key: float(record[key]) for key in ("bytes_up", "bytes_down", "flops", "seconds")}
+        tracker.log(count, {**record["metrics"], **costs})
+
+    try:
+        yield watch
+    finally:
+        tracker.close()
+
+
+@contextmanager
+def _graceful_stop() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C ends the run after the round at hand; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    asked = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def ask(number: int, frame: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,36 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import sys
+
+from hansa.errors import HansaError
+
+
+def main() -> None:
+    """Run a command; bad input ends with one clear message and exit code 2."""
+    from hansa.cli.commands import app
+
+    try:
+        app(standalone_mode=False)
+    except HansaError as error:
+        print(f"hansa: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("hansa: stopped at once.", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        sys.exit(_usage(error))
+
+
+def _usage(error: Exception) -> int:
+    """Wrong words on the command line are shown as such; anything else is a defect and keeps its traceback."""
+    from typer import Abort
+
+    show = getattr(error, "show", None)
+    if isinstance(error, Abort):
+        return 130
+    if show is None:
+        raise error
+    show()
+    return 2

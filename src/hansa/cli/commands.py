@@ -1,0 +1,192 @@
+"""The commands.  Imports of weight happen inside them, so that `hansa --help` is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hansa.errors import HansaError, did_you_mean
+
+app = typer.Typer(
+    help="Federated learning when clients differ.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+PlanName = Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or the name of a shipped plan.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: phases.0.rounds=5.")
+]
+Seed = Annotated[int | None, typer.Option(help="The seed all randomness of the run comes from.")]
+Out = Annotated[Path | None, typer.Option(help="The run folder to write.  [default: runs/NAME-TIME]")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON; everything else goes to stderr.")]
+
+
+@app.command("ls")
+def list_pieces(
+    kind: Annotated[str | None, typer.Argument(help="Only this kind: plan, source, partition, model …")] = None,
+) -> None:
+    """List the plans and pieces that a plan can name."""
+    from hansa.cli.console import show_catalogue
+
+    show_catalogue(kind)
+
+
+@app.command("new")
+def new_plan(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the plan.")],
+    like: Annotated[str, typer.Option(help="The shipped plan to start from; see `hansa ls plan`.")] = "digits-fed3r",
+) -> None:
+    """Write a plan of your own to start from."""
+    from hansa.folder import write_whole
+    from hansa.plan.files import shipped
+
+    known = shipped()
+    if like not in known:
+        raise HansaError(f"There is no shipped plan '{like}'.{did_you_mean(like, known)}")
+    if path.exists():
+        raise HansaError(f"'{path}' is there already; choose another name.")
+    if not path.resolve().parent.is_dir():
+        raise HansaError(f"'{path}' cannot be written: there is no folder '{path.parent}'.")
+    write_whole(path, known[like].replace(f"hansa run {like}", f"hansa run {path}", 1))
+    print(f"Wrote {path}. Next: hansa validate {path}")
+
+
+@app.command()
+def validate(
+    plan: Annotated[str | None, typer.Argument(metavar="PLAN", help="A plan file, or a shipped plan's name.")] = None,
+    changes: Changes = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plans instead.")] = False,
+) -> None:
+    """Check a plan, and tell everything that is wrong with it at once."""
+    from hansa.codec import json_schema
+    from hansa.plan.files import read_plan, write_plan
+    from hansa.plan.schema import Plan
+
+    if schema:
+        print(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **json_schema(Plan)}, indent=1))
+    elif plan is None:
+        raise HansaError("Name a plan to check, or ask for its --schema.")
+    else:
+        print(write_plan(read_plan(plan, changes or ())), end="")
+
+
+@app.command()
+def run(plan: PlanName, changes: Changes = None, seed: Seed = None, out: Out = None, as_json: AsJson = False) -> None:
+    """Run a plan.  Ctrl-C keeps the run; `hansa resume` continues it."""
+    from dataclasses import replace
+
+    from hansa import api
+    from hansa.cli.console import live
+    from hansa.plan.files import read_plan
+
+    read = read_plan(plan, changes or ())
+    read = read if seed is None else replace(read, seed=seed)
+    path = out or api.new_folder(read)
+    with live(read, path) as (watch, progress):
+        done = api.run(read, out=path, watchers=[watch], progress=progress)
+    _finish(done, as_json)
+
+
+@app.command()
+def resume(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")], as_json: AsJson = False
+) -> None:
+    """Continue a run that was interrupted or killed; the result is the same, bit for bit."""
+    from hansa import api
+    from hansa.cli.console import live
+    from hansa.plan.files import read_plan
+    from hansa.results import Run
+
+    done = Run.open(path)
+    with live(read_plan(done.path / "plan.toml"), path) as (watch, progress):
+        done = api.resume(path, watchers=[watch], progress=progress)
+    _finish(done, as_json)
+
+
+@app.command()
+def split(
+    plan: PlanName,
+    changes: Changes = None,
+    seed: Seed = None,
+    picture: Annotated[Path | None, typer.Option(help="Write the picture here.  [default: split.html]")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a plan's data lies on its clients, as a table and a picture."""
+    from hansa.cli.splitting import show_split
+
+    show_split(plan, changes or [], seed, picture or Path("split.html"), as_json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders.")],
+    out: Annotated[Path | None, typer.Option(help="The page to write.  [default: report.html]")] = None,
+) -> None:
+    """Build one self-contained HTML page of one or several runs."""
+    from hansa import report as reports
+
+    default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
+    print(f"Wrote {reports.build(runs, out or default)}")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Run folders, or plans, which are run first.")],
+    seed: Seed = None,
+    out: Annotated[Path, typer.Option(help="Where the plans' run folders go.")] = Path("runs"),
+    page: Annotated[Path | None, typer.Option("--report", help="Also write a report page.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs in one table: accuracy, rounds, bytes, FLOPs, seconds."""
+    from hansa import report as reports
+    from hansa.cli.console import show_comparison
+    from hansa.results import Run, comparison
+
+    folders = [_run_or_plan(name, seed, out) for name in runs]
+    opened = [Run.open(folder) for folder in folders]
+    if as_json:
+        print(json.dumps([asdict(row) for row in comparison(opened)], indent=1))
+    else:
+        show_comparison(opened)
+    if page is not None:
+        print(f"Wrote {reports.build(folders, page)}", file=sys.stderr)
+
+
+def _run_or_plan(name: str, seed: int | None, out: Path) -> Path:
+    """A run folder as it is; a plan is run first, in a folder of its own under `out`."""
+    from hansa import api
+    from hansa.cli.console import live
+    from hansa.plan.files import read_plan
+
+    if Path(name).is_dir():
+        return Path(name)
+    plan = read_plan(name, [] if seed is None else [f"seed={seed}"])
+    path = out / api.new_folder(plan).name
+    with live(plan, path) as (watch, progress):
+        done = api.run(plan, out=path, watchers=[watch], progress=progress)
+    _must_be_finished(done)
+    return path
+
+
+def _finish(run: Any, as_json: bool) -> None:
+    from hansa.cli.console import show_summary
+
+    if as_json:
+        print(json.dumps(run.summary, indent=1))
+    else:
+        show_summary(run)
+    _must_be_finished(run)
+
+
+def _must_be_finished(run: Any) -> None:
+    if run.summary["status"] != "finished":
+        print(f"Interrupted; everything is kept. Continue with: hansa resume {run.path}", file=sys.stderr)
+        raise SystemExit(130)

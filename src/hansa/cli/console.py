@@ -1,0 +1,113 @@
+"""What a person sees: the run folder first, a live bar with accuracy and cost, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hansa.errors import HansaError, did_you_mean
+from hansa.loop import Record
+from hansa.pieces import CATALOGUE, find
+from hansa.plan.files import shipped
+from hansa.plan.schema import Plan
+from hansa.report.format import bytes_text, flops_text, metric_text, seconds_text
+from hansa.results import Run, comparison, headline
+
+Watch = Callable[[Record], None]
+Extraction = Callable[[int, int], None]
+
+
+@contextmanager
+def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction]]:
+    """Print the run folder, then show a bar (on stderr) while the run goes on."""
+    console = Console(stderr=True)
+    console.print(f"Run folder: {path}", soft_wrap=True, highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
+        yield _round_watcher(bar, plan), _extraction_watcher(bar)
+
+
+def _round_watcher(bar: Progress, plan: Plan) -> Watch:
+    bars: dict[int, TaskID] = {}
+    sent, note = 0, ""
+
+    def watch(record: Record) -> None:
+        nonlocal sent, note
+        phase = record["phase"]
+        if phase not in bars:
+            bars[phase] = bar.add_task(record["phase_name"], total=plan.phases[phase].rounds, note="")
+        sent += record["bytes_up"] + record["bytes_down"]
+        note = _accuracy(record["metrics"]) if record["metrics"] else note
+        bar.update(bars[phase], completed=record["round"], note=f"{note}  {bytes_text(sent)}")
+
+    return watch
+
+
+def _extraction_watcher(bar: Progress) -> Extraction:
+    bars: list[TaskID] = []
+
+    def watch(done: int, total: int) -> None:
+        if not bars:
+            bars.append(bar.add_task("features", total=total, note="samples"))
+        bar.update(bars[0], completed=done)
+
+    return watch
+
+
+def show_summary(run: Run) -> None:
+    """A run's phases in a table."""
+    show_comparison([run])
+
+
+def show_comparison(runs: Sequence[Run]) -> None:
+    """Runs and their phases in one table; accuracies are those of the last evaluation."""
+    table = Table(title=None)
+    for title in ("run", "phase"):
+        table.add_column(title)
+    for title in ("accuracy", "rounds", "up", "down", "FLOPs", "seconds"):
+        table.add_column(title, justify="right")
+    for row in comparison(runs):
+        costs = (bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops_text(row.flops), seconds_text(row.seconds))
+        table.add_row(row.run, row.phase, _accuracy(row.metrics), str(row.rounds), *costs)
+    Console().print(table)
+
+
+def _accuracy(metrics: Mapping[str, float]) -> str:
+    found = headline(metrics)
+    return "–" if found is None else metric_text(*found)
+
+
+def show_catalogue(kind: str | None) -> None:
+    """Plans and pieces with their one-line descriptions."""
+    kinds = ("plan", *CATALOGUE)
+    if kind is not None and kind not in kinds:
+        raise HansaError(f"There is no kind '{kind}' to list.{did_you_mean(kind, kinds)}")
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for shown in kinds if kind is None else (kind,):
+        table.add_row(f"[bold]{shown}[/bold]", "", "")
+        entries = _plans() if shown == "plan" else _pieces(shown)
+        for name, text in entries:
+            table.add_row("", name, text)
+    Console().print(table)
+
+
+def _plans() -> Iterator[tuple[str, str]]:
+    for name, text in shipped().items():
+        lines = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
+        yield name, lines[1] if len(lines) > 1 else ""
+
+
+def _pieces(kind: str) -> Iterator[tuple[str, str]]:
+    for name in CATALOGUE[kind]:
+        yield name, (find(kind, name).__doc__ or "").partition("\n")[0]

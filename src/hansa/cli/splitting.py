@@ -1,0 +1,37 @@
+"""`hansa split`: how the data lies on the clients, before anything is run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from hansa.data.federation import build_federation
+from hansa.data.heterogeneity import measure
+from hansa.plan.files import read_plan
+from hansa.report import build_split_page
+
+
+def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Path, as_json: bool) -> None:
+    """Divide the data as the plan says, and show sizes, classes and divergences."""
+    read = read_plan(plan, [*changes, *([] if seed is None else [f"seed={seed}"])])
+    federation = build_federation(read.data.source.load(), read.data.partition, seed=read.seed, test=read.data.test)
+    counts = federation.label_counts()
+    summary = measure(counts).summary()
+    if as_json:
+        print(json.dumps(summary, indent=1))
+    else:
+        _show(summary)
+    lying = {"clients": list(federation.clients), "class_names": list(federation.class_names), "counts": counts.tolist()}
+    page = build_split_page(read.name, {**lying, "heterogeneity": summary}, picture)
+    Console(stderr=True).print(f"Wrote {page}", soft_wrap=True)
+
+
+def _show(summary: dict[str, float]) -> None:
+    table = Table(show_header=False)
+    for name, value in summary.items():
+        table.add_row(name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
+    Console().print(table)

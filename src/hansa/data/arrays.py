@@ -1,0 +1,105 @@
+"""A data set from plain arrays, checked once so that nothing further down meets a surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.labels import class_numbers, names, require_two_classes
+from hansa.errors import HansaError, require
+
+
+def inputs(x: Any, what: str, *, tokens: bool = False) -> Array:
+    """Inputs in one of the three forms: float32 n × features, uint8 images with channels last, int64 n × tokens."""
+    x = np.asarray(x)
+    require(
+        x.dtype.kind in "biuf", f"{what} must be numbers. Got {'Python objects' if x.dtype == object else x.dtype}."
+    )
+    require(len(x.shape) > 0 and x.size > 0, f"{what} is empty.")
+    if tokens:
+        require(x.dtype.kind in "iu" and x.ndim == 2 and x.min() >= 0, f"{what} must be n × length token numbers >= 0.")
+        numbers: Array = x.astype(np.int64, copy=False)
+        return numbers
+    return _images(x, what) if x.dtype == np.uint8 and x.ndim > 2 else _vectors(x, what)
+
+
+def _images(x: Array, what: str) -> Array:
+    if x.ndim == 4 and x.shape[-1] == 1:
+        x = x[..., 0]
+    require(
+        x.ndim == 3 or (x.ndim == 4 and x.shape[-1] == 3),
+        f"{what} must be images N×H×W or N×H×W×3 with channels last. Got shape {'×'.join(map(str, x.shape))}.",
+    )
+    return x
+
+
+def _vectors(x: Array, what: str) -> Array:
+    require(
+        x.ndim == 2,
+        f"{what} must be n × features, or uint8 images with values 0 to 255. "
+        f"Got {x.dtype} of shape {'×'.join(map(str, x.shape))}.",
+    )
+    with np.errstate(over="ignore"):  # an overflow shows as Inf, which is told below
+        x = x.astype(np.float32, copy=False)
+    good = np.isfinite(x)
+    if not good.all():
+        row, column = (int(place) for place in np.argwhere(~good)[0])
+        raise HansaError(f"{what} has a NaN or Inf in row {row}, column {column}; fill or drop missing values first.")
+    return x
+
+
+def _same_length(count: int, values: Any, what: str) -> None:
+    require(len(values) == count, f"{what} has {len(values)} entries for {count} samples.")
+
+
+def dataset_from_arrays(
+    x: Any,
+    y: Any,
+    client: Any = None,
+    x_test: Any = None,
+    y_test: Any = None,
+    client_test: Any = None,
+    domain: Any = None,
+    class_names: Sequence[str] | None = None,
+    *,
+    tokens: bool = False,
+) -> Dataset:
+    """A data set from arrays.  Labels are whole numbers or text; whole numbers in `x` are features unless `tokens`."""
+    require((x_test is None) == (y_test is None), "A test set needs both 'x_test' and 'y_test'.")
+    require(
+        client_test is None or y_test is not None, "'client_test' names the clients of a test set that is not there."
+    )
+    train_x = inputs(x, "The input array 'x'", tokens=tokens)
+    _same_length(len(train_x), y, "The label array 'y'")
+    (train_y, *test_y), classes = class_numbers([y] if y_test is None else [y, y_test], class_names)
+    require_two_classes(train_y, classes, "The training data")
+    train = Samples(train_x, train_y)
+    return Dataset(
+        train=train,
+        class_names=classes,
+        test=None if y_test is None else _test(x_test, test_y[0], train, tokens),
+        client=_names(client, len(train), "client"),
+        client_test=None if y_test is None else _names(client_test, len(y_test), "client_test"),
+        domain=_names(domain, len(train), "domain"),
+    )
+
+
+def _test(x: Any, y: Array, train: Samples, tokens: bool) -> Samples:
+    x = inputs(x, "The input array 'x_test'", tokens=tokens)
+    _same_length(len(x), y, "The label array 'y_test'")
+    require(
+        x.shape[1:] == train.x.shape[1:] and x.dtype == train.x.dtype,
+        f"Test inputs ({x.dtype} of shape {x.shape[1:]}) differ from training inputs "
+        f"({train.x.dtype} of shape {train.x.shape[1:]}).",
+    )
+    return Samples(x, y)
+
+
+def _names(values: Any, count: int, what: str) -> Array | None:
+    if values is None:
+        return None
+    _same_length(count, values, f"The array '{what}'")
+    return names(np.asarray(values), f"The array '{what}'")

@@ -1,0 +1,51 @@
+"""Paths of a source: a file, a folder, a pattern, or several of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hansa.errors import HansaError, did_you_mean, require
+
+
+def existing(path: str, what: str) -> Path:
+    """The path, or a sentence that it is not there with the closest name beside it."""
+    found = Path(path).expanduser()
+    if not found.exists():
+        beside = [entry.name for entry in found.parent.iterdir()] if found.parent.is_dir() else []
+        hint = did_you_mean(found.name, beside)
+        raise HansaError(f"The {what} '{path}' does not exist.{hint if '?' in hint else ''}")
+    return found
+
+
+def existing_file(path: str, what: str) -> Path:
+    """As `existing`, and it is a file."""
+    found = existing(path, what)
+    require(found.is_file(), f"The {what} '{path}' is a folder; name a file in it.")
+    return found
+
+
+def several(path: str | tuple[str, ...], ending: str, what: str) -> tuple[list[Path], bool]:
+    """The files of a path in sorted order, and whether it stands for several (a folder, a pattern or a list)."""
+    if not isinstance(path, str):
+        return [existing_file(one, what) for one in path], True
+    if any(sign in path for sign in "*?[") and not Path(path).exists():
+        pattern = Path(path).expanduser()
+        matches = Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))
+        found = sorted(match for match in matches if match.is_file())
+        require(len(found) > 0, f"No {what} matches '{path}'.")
+        return found, True
+    root = existing(path, what)
+    if root.is_file():
+        return [root], False
+    found = sorted(root.glob(f"*{ending}"))
+    require(
+        len(found) > 0,
+        f"The folder '{path}' has no file that ends in '{ending}'; a pattern such as '{path}/*' names others.",
+    )
+    return found, True
+
+
+def client_names(files: list[Path]) -> list[str]:
+    """One client name for every file: its name without the ending, or its whole path where two files share one."""
+    stems = [file.stem for file in files]
+    return stems if len(set(stems)) == len(stems) else [file.with_suffix("").as_posix() for file in files]

@@ -1,0 +1,80 @@
+"""Folders of images: a folder per class, or a folder per client with a folder per class in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from hansa.data.arrays import dataset_from_arrays
+from hansa.data.checks import one_of, whole
+from hansa.data.dataset import Dataset
+from hansa.data.pictures import stack
+from hansa.data.sources.files import existing
+from hansa.errors import HansaError, require
+
+ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images in folders: `class/image` or `client/class/image`, perhaps below `train/` and `test/`."""
+
+    path: str
+    size: int | None = None  # pixels square to resize to; images of different sizes need it
+    layout: Literal["auto", "class", "client/class"] = "auto"
+
+    def __post_init__(self) -> None:
+        whole(self, "size", optional=True)
+        one_of(self, "layout", ("auto", "class", "client/class"))
+
+    def load(self) -> Dataset:
+        """Read and resize every image; the depth of the folders tells the layout unless it is set."""
+        root = existing(self.path, "image folder")
+        require(root.is_dir(), f"The image folder '{self.path}' is a file.")
+        below = root / "train" if (root / "train").is_dir() else root
+        held = root / "test" if below != root and (root / "test").is_dir() else None
+        train = _find(below)
+        depth = self._depth(below, train)
+        x, y, client = self._read(below, train, depth)
+        if held is None:
+            return dataset_from_arrays(x, y, client)
+        test = _find(held)
+        require(
+            self._depth(held, test) == depth,
+            f"The folders 'train' and 'test' of '{self.path}' are laid out differently.",
+        )
+        x_test, y_test, client_test = self._read(held, test, depth)
+        return dataset_from_arrays(x, y, client, x_test, y_test, client_test)
+
+    def _depth(self, root: Path, files: list[Path]) -> int:
+        depths = {len(file.relative_to(root).parts) - 1 for file in files}
+        wanted = {"auto": depths & {1, 2}, "class": {1}, "client/class": {2}}[self.layout]
+        if len(depths) != 1 or depths != wanted:
+            raise HansaError(
+                f"The images in '{root}' must all lie in class/image folders or all in client/class/image folders"
+                f"{'' if self.layout == 'auto' else f' (the layout is set to {self.layout!r})'}; "
+                f"they lie {' and '.join(map(str, sorted(depths)))} folders deep."
+            )
+        return depths.pop()
+
+    def _read(self, root: Path, files: list[Path], depth: int) -> tuple[object, object, object]:
+        x = stack(files, self.size, [f"The image '{file}'" for file in files])
+        folders = [file.relative_to(root).parts for file in files]
+        y = np.asarray([parts[-2] for parts in folders])
+        return x, y, np.asarray([parts[0] for parts in folders]) if depth == 2 else None
+
+
+def _find(root: Path) -> list[Path]:
+    """Image files below a folder in sorted order; hidden ones and other files are passed over."""
+    files = sorted(
+        file
+        for file in root.rglob("*")
+        if file.suffix.lower() in ENDINGS
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(root).parts)
+    )
+    require(len(files) > 0, f"The folder '{root}' has no images ({', '.join(sorted(ENDINGS))}).")
+    return files

@@ -1,0 +1,159 @@
+"""NumPy archives: plain arrays, or JPEG images packed into one array of bytes."""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hansa.data.arrays import dataset_from_arrays
+from hansa.data.checks import whole
+from hansa.data.dataset import Array, Dataset
+from hansa.data.pictures import stack
+from hansa.data.sources.files import existing_file
+from hansa.errors import HansaError, did_you_mean, require
+
+CLIENT_ARRAYS = ("client", "writer", "subject", "user")
+
+
+class Archive(Mapping[str, Array]):
+    """The arrays of an archive, each read when asked for and never unpickled."""
+
+    def __init__(self, path: str):
+        self.path = path
+        file = existing_file(path, "npz file")
+        try:
+            opened = np.load(file, allow_pickle=False)
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+            raise HansaError(f"'{path}' is not a readable .npz archive; write it with numpy.savez.") from error
+        if not isinstance(opened, np.lib.npyio.NpzFile):
+            raise HansaError(f"'{path}' holds a single array; write an archive of named arrays with numpy.savez.")
+        self._opened = opened
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._opened.files:
+            raise KeyError(name)
+        try:
+            array: Array = self._opened[name]
+        except ValueError as error:
+            raise HansaError(
+                f"The array '{name}' of '{self.path}' holds Python objects, which are never unpickled; "
+                "save numbers or text of a fixed type."
+            ) from error
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise HansaError(f"The array '{name}' of '{self.path}' is damaged; write the file again.") from error
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened.files)
+
+    def __len__(self) -> int:
+        return len(self._opened.files)
+
+    def first(self, *names: str) -> Array | None:
+        """The first of these arrays that is there."""
+        return next((self[name] for name in names if name in self), None)
+
+    def need(self, *names: str) -> Array:
+        """The first of these arrays, or a sentence that none is there."""
+        found = self.first(*names)
+        if found is None:
+            raise HansaError(f"'{self.path}' has no array '{names[0]}'.{did_you_mean(names[0], self)}")
+        return found
+
+
+@dataclass(frozen=True)
+class Npz:
+    """Arrays from a .npz file: `x`, `y`, perhaps `client`, `x_test`, `y_test`, `client_test`, `domain` and `classes`.
+
+    `x_train` and `y_train` do as well.  A mask `is_test` over all samples may stand for separate test arrays, and
+    `domains` may name the numbers in `domain`.  Packed JPEG images come as `blob` (bytes) and `offsets` (n + 1
+    positions) instead of `x`.
+    """
+
+    path: str
+    client: str | None = None  # the array that names clients; else one of CLIENT_ARRAYS, with or without _train
+    clients_from: str | None = None  # another .npz file that holds the arrays with the clients' names
+    domain: str | None = None  # the array that names domains; else 'domain'
+    size: int | None = None  # packed images are resized to so many pixels square
+    tokens: bool = False  # whole-number inputs are token numbers, not features
+
+    def __post_init__(self) -> None:
+        whole(self, "size", optional=True)
+
+    def load(self) -> Dataset:
+        """Read the archive; only packed images take longer than a moment."""
+        archive = Archive(self.path)
+        names = Archive(self.clients_from) if self.clients_from is not None else archive
+        client, client_test = self._clients(names)
+        x, y = self._inputs(archive), archive.need("y", "y_train")
+        domain, classes = self._domains(archive), archive.first("classes")
+        mask = archive.first("is_test")
+        if mask is not None:
+            return self._masked(x, y, mask.astype(bool), client, domain, classes)
+        return dataset_from_arrays(
+            x,
+            y,
+            client,
+            archive.first("x_test"),
+            archive.first("y_test"),
+            client_test,
+            domain,
+            None if classes is None else [str(name) for name in classes],
+            tokens=self.tokens,
+        )
+
+    def _inputs(self, archive: Archive) -> Array:
+        if "blob" not in archive or "offsets" not in archive:
+            return archive.need("x", "x_train")
+        blob, bounds = archive["blob"], archive["offsets"]
+        require(
+            bounds.ndim == 1 and len(bounds) > 1, f"The 'offsets' of '{self.path}' must be n + 1 positions in 'blob'."
+        )
+        packed = [blob[start:end].tobytes() for start, end in itertools.pairwise(bounds)]
+        return stack(packed, self.size, f"'{self.path}'")
+
+    def _clients(self, archive: Archive) -> tuple[Array | None, Array | None]:
+        wanted = CLIENT_ARRAYS if self.client is None else (self.client,)
+        for name in wanted:
+            train = archive.first(name, f"{name}_train")
+            if train is not None:
+                return train, archive.first(f"{name}_test")
+        if self.client is not None or self.clients_from is not None:
+            archive.need(*wanted)
+        return None, None
+
+    def _domains(self, archive: Archive) -> Array | None:
+        name = self.domain or "domain"
+        codes = archive.first(name, f"{name}_train") if self.domain is None else archive.need(name, f"{name}_train")
+        titles = archive.first("domains") if self.domain is None else None
+        return codes if codes is None or titles is None else titles[codes]
+
+    def _masked(
+        self, x: Array, y: Array, test: Array, client: Array | None, domain: Array | None, classes: Array | None
+    ) -> Dataset:
+        """One array of all samples and a mask that says which are for testing."""
+        for name, values in (("x", x), ("y", y), ("client", client), ("domain", domain)):
+            require(
+                values is None or len(values) == len(test),
+                f"The mask 'is_test' of '{self.path}' has {len(test)} entries, its array '{name}' does not.",
+            )
+        names = None if classes is None else [str(name) for name in classes]
+        every = dataset_from_arrays(x, y, client, domain=domain, class_names=names, tokens=self.tokens)
+        if not test.any():
+            return every
+        return dataset_from_arrays(
+            every.train.x[~test],
+            every.train.y[~test],
+            None if client is None else client[~test],
+            every.train.x[test],
+            every.train.y[test],
+            None if client is None else client[test],
+            None if domain is None else domain[~test],
+            every.class_names,
+            tokens=self.tokens,
+        )

@@ -1,0 +1,237 @@
+"""Tables: CSV and Parquet files, one of them or one for every site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hansa.data.arrays import dataset_from_arrays
+from hansa.data.checks import one_of, share, whole
+from hansa.data.dataset import Array, Dataset
+from hansa.data.labels import class_numbers, require_two_classes
+from hansa.data.sources.columns import encode, fill, standardise
+from hansa.data.sources.files import client_names, several
+from hansa.data.split import stratified_cut
+from hansa.errors import HansaError, did_you_mean, require
+from hansa.seeds import numpy_generator
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What CSV and Parquet have in common.
+
+    `path` may be a file, a folder, a pattern or several files; then each file is a client unless `client` names a
+    column.  Text columns become one column per category.  Scaling and filling use the training rows of all clients.
+    """
+
+    path: str | tuple[str, ...]
+    label: str
+    client: str | None = None  # the column that names clients
+    domain: str | None = None  # the column that names domains
+    drop: tuple[str, ...] = ()  # columns a model must not see
+    missing: Literal["error", "mean", "zero", "drop"] = "error"  # what becomes of missing values; 'drop' drops the row
+    scale: Literal["standard", "none"] = "standard"
+    negative: str | None = None  # this label against all others, as two classes
+    max_categories: int = 100
+    test_fraction: float = 0.0  # kept as a global test set, the same for every seed
+
+    def __post_init__(self) -> None:
+        one_of(self, "missing", ("error", "mean", "zero", "drop"))
+        one_of(self, "scale", ("standard", "none"))
+        whole(self, "max_categories")
+        share(self, "test_fraction", zero=True)
+
+    def _load(self, ending: str, read: Callable[[Path], Any]) -> Dataset:
+        files, each = several(self.path, ending, "table")
+        table, file_of = _join(files, [read(file) for file in files])
+        place = _Place(files, file_of)
+        for setting, columns in self._named_columns().items():
+            for column in columns:
+                _require_column(table, column, setting, files[0])
+        return self._dataset(table, place, np.asarray(client_names(files))[file_of] if each else None)
+
+    def _named_columns(self) -> dict[str, tuple[str, ...]]:
+        client = () if self.client is None else (self.client,)
+        domain = () if self.domain is None else (self.domain,)
+        return {"label": (self.label,), "client": client, "domain": domain, "drop": self.drop}
+
+    def _dataset(self, table: Any, place: _Place, by_file: Array | None) -> Dataset:
+        aside = {column for columns in self._named_columns().values() for column in columns}
+        y = self._labels(table, place)
+        client = by_file if self.client is None else _values(table, self.client, "client", place)
+        domain = None if self.domain is None else _values(table, self.domain, "domain", place)
+        features = encode(table, [column for column in table.column_names if column not in aside], self.max_categories)
+        x = features.values
+        good = self._check_missing(x, features.source, place)
+        x, y, client, domain = x[good], y[good], _rows(client, good), _rows(domain, good)
+        (numbers,), classes = class_numbers([y], what=f"The label column '{self.label}'")
+        require_two_classes(numbers, classes, f"The label column '{self.label}' of {place.files}")
+        return self._cut(x, numbers, client, domain, classes)
+
+    def _labels(self, table: Any, place: _Place) -> Array:
+        labels = _values(table, self.label, "label", place)
+        if self.negative is None:
+            return labels
+        labels = labels.astype(str)
+        require(
+            self.negative in labels,
+            f"The 'negative' label '{self.negative}' does not occur in column '{self.label}'."
+            f"{did_you_mean(self.negative, np.unique(labels))}",
+        )
+        return np.where(labels == self.negative, self.negative, f"not {self.negative}")
+
+    def _check_missing(self, x: Array, source: tuple[str, ...], place: _Place) -> Array:
+        """Which rows stay."""
+        bad = np.isnan(x)
+        if self.missing == "error" and bad.any():
+            column = int(np.flatnonzero(bad.any(axis=0))[0])
+            row = int(np.flatnonzero(bad[:, column])[0])
+            raise HansaError(
+                f"The column '{source[column]}' has a missing, NaN or Inf value in {place(row)}; "
+                "set 'missing' to 'mean', 'zero' or 'drop' to treat such values."
+            )
+        good: Array = np.ones(len(x), dtype=bool)
+        if self.missing == "drop":
+            good = np.logical_not(bad.any(axis=1))
+        require(bool(good.any()), f"Every row of {place.files} has a missing value; set 'missing' to 'mean' or 'zero'.")
+        return good
+
+    def _cut(self, x: Array, y: Array, client: Array | None, domain: Array | None, classes: tuple[str, ...]) -> Dataset:
+        train, test = np.arange(len(y)), np.arange(0)
+        if self.test_fraction > 0:
+            train, test = stratified_cut(y, self.test_fraction, numpy_generator(0, "table"))
+        x = fill(x, train, self.missing)
+        x = standardise(x, train) if self.scale == "standard" else x
+        held = len(test) > 0
+        return dataset_from_arrays(
+            x[train],
+            y[train],
+            _rows(client, train),
+            x[test] if held else None,
+            y[test] if held else None,
+            _rows(client, test) if held else None,
+            _rows(domain, train),
+            classes,
+        )
+
+
+@dataclass(frozen=True)
+class Csv(_Table):
+    """A CSV file with a header row, or several.  A file without one gets its column names from `columns`."""
+
+    columns: tuple[str, ...] = ()  # names of the columns, where the files have no header row
+    na: tuple[str, ...] = ()  # further ways to write a missing value, e.g. "?"
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.delimiter) == 1, f"The 'delimiter' of Csv must be one character. Got {self.delimiter!r}.")
+
+    def load(self) -> Dataset:
+        """Read the table or tables."""
+        return self._load(".csv", self._read)
+
+    def _read(self, file: Path) -> Any:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        convert = csv.ConvertOptions()
+        options = csv.ConvertOptions(null_values=[*convert.null_values, *self.na], strings_can_be_null=True)
+        try:
+            return csv.read_csv(
+                file,
+                csv.ReadOptions(column_names=list(self.columns) or None),
+                csv.ParseOptions(delimiter=self.delimiter),
+                options,
+            )
+        except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
+            raise HansaError(f"The file '{file}' cannot be read as a CSV table: {_sentence(error)}") from error
+
+
+@dataclass(frozen=True)
+class Parquet(_Table):
+    """A Parquet file, or several."""
+
+    def load(self) -> Dataset:
+        """Read the table or tables."""
+        return self._load(".parquet", self._read)
+
+    def _read(self, file: Path) -> Any:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        try:
+            return parquet.read_table(file)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise HansaError(f"The file '{file}' cannot be read as a Parquet table: {_sentence(error)}") from error
+
+
+class _Place:
+    """Says where a row of the joined table came from."""
+
+    def __init__(self, files: list[Path], file_of: Array):
+        self._files, self._file_of = files, file_of
+        self.files = f"'{files[0]}'" if len(files) == 1 else f"{len(files)} files beginning with '{files[0]}'"
+
+    def __call__(self, row: int) -> str:
+        number = int(self._file_of[row])
+        first = int(np.flatnonzero(self._file_of == number)[0])
+        return f"data row {row - first + 1} of '{self._files[number]}'"
+
+
+def _join(files: list[Path], tables: list[Any]) -> tuple[Any, Array]:
+    """One table over all files, and the file number of every row."""
+    import pyarrow as pa
+
+    columns = tables[0].column_names
+    for file, table in zip(files, tables, strict=True):
+        require(table.num_rows > 0, f"The table '{file}' has no rows.")
+        require(
+            len(set(table.column_names)) == len(table.column_names), f"The table '{file}' has two columns of one name."
+        )
+        odd = sorted(set(columns) ^ set(table.column_names))
+        require(
+            not odd,
+            f"'{files[0]}' and '{file}' do not have the same columns ({', '.join(odd)} in one only); "
+            "build clients with different columns by hansa.data.federation.federation_from_clients.",
+        )
+    try:
+        joined = pa.concat_tables([table.select(columns) for table in tables], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise HansaError(f"A column holds numbers in one file and text in another: {_sentence(error)}") from error
+    return joined, np.repeat(np.arange(len(files)), [table.num_rows for table in tables])
+
+
+def _require_column(table: Any, column: str, setting: str, file: Path) -> None:
+    if column not in table.column_names:
+        raise HansaError(
+            f"The {setting} column '{column}' is not in '{file}'.{did_you_mean(column, table.column_names)} "
+            "If the file has no header row, name its columns with 'columns'."
+        )
+
+
+def _values(table: Any, column: str, what: str, place: _Place) -> Array:
+    """A column of labels or names, whole numbers from 0 on or else text; every row must have one."""
+    values = table.column(column).to_pylist()
+    for row, value in enumerate(values):
+        if value is None or value != value:
+            raise HansaError(f"The {what} column '{column}' has no value in {place(row)}; give one or remove the row.")
+    if all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
+        for value in values
+    ):
+        values = [int(value) for value in values]
+        return np.asarray(values) if min(values) >= 0 else np.asarray(values).astype(str)
+    return np.asarray([str(value) for value in values])
+
+
+def _rows(values: Array | None, chosen: Array) -> Array | None:
+    return None if values is None else values[chosen]
+
+
+def _sentence(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".") + "."

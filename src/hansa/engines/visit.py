@@ -1,0 +1,127 @@
+"""One visit: what a client is handed, what it does, and what it hands back.  Every engine carries out visits this way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from hansa import wire
+from hansa.contract import Algorithm
+from hansa.data.federation import Federation
+from hansa.errors import HansaError
+from hansa.orchestrate.plan import Chain
+from hansa.payload import Update, join, relay, set_apart
+from hansa.task import ClientData, Task
+from hansa.tree import Tree
+
+NUMBERS = ("weight", "count", "flops")  # what travels beside an upload's leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What the client has of its own: its state (None before its first visit), carried-over leaves, and a seed."""
+
+    client: str
+    state: Tree | None
+    start: Tree
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What comes back: the upload as it travels, and the client's next state, which stays with the client."""
+
+    client: str
+    upload: Tree
+    numbers: dict[str, float]
+    state: Tree
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+class ClientFailed(Exception):
+    """A client's step broke; the message names the client, and the cause is chained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What a phase's visits have in common."""
+
+    algorithm: Algorithm
+    task: Task
+    federation: Federation
+
+
+class Desk(Protocol):
+    """The run's side of a round: it knows what a client has of its own, and takes back what a visit gave."""
+
+    def visit(self, client: str) -> Visit:
+        """Before a visit."""
+        ...
+
+    def take(self, reply: Reply) -> None:
+        """After a visit."""
+        ...
+
+
+class Crew(Protocol):
+    """An engine at work on one phase."""
+
+    def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
+        """Each chain's upload, in the order of the chains."""
+        ...
+
+
+class Engine(Protocol):
+    """A piece that carries out visits."""
+
+    def open(self, workplace: Workplace) -> AbstractContextManager[Crew]:
+        """Get ready for a phase."""
+        ...
+
+
+def perform(algorithm: Algorithm, task: Task, data: ClientData, visit: Visit, down: Tree) -> Reply:
+    """The client's side of a visit."""
+    began = time.perf_counter()
+    try:
+        own = task.view(data, visit.start)
+        state = algorithm.client_init(own, data) if visit.state is None else visit.state
+        up, state = algorithm.client_step(own, down, state, data, torch.Generator().manual_seed(visit.seed))
+        upload = algorithm.encode(up.sums)
+    except HansaError as error:
+        raise HansaError(f"Client '{visit.client}': {error}") from error
+    except Exception as error:
+        raise ClientFailed(f"Client '{visit.client}' failed: {type(error).__name__}: {error}") from error
+    return Reply(
+        visit.client,
+        upload,
+        {"weight": float(up.weight), "count": float(up.count), "flops": float(up.flops)},
+        state,
+        wire.size(down),
+        wire.size(upload, NUMBERS),
+        time.perf_counter() - began,
+    )
+
+
+def receive(algorithm: Algorithm, task: Task, reply: Reply) -> Update:
+    """The server's side of a visit."""
+    numbers = reply.numbers
+    up = Update(algorithm.decode(task, reply.upload), numbers["weight"], int(numbers["count"]), numbers["flops"])
+    return set_apart(algorithm.uplink, reply.client, up)
+
+
+def follow(algorithm: Algorithm, chain: Chain, down: Tree, call: Callable[[str, Tree], Update]) -> Update:
+    """A chain of one is an ordinary client; in a longer one each client continues where the last one stopped."""
+    total = call(chain[0], down)
+    last = total
+    for client in chain[1:]:
+        down = relay(algorithm.uplink, down, last)
+        last = call(client, down)
+        total = join(algorithm.uplink, total, last)
+    return total

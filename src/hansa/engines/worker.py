@@ -1,0 +1,67 @@
+"""A process of its own for some clients: it holds their data and sees only messages.  Started by `Processes`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, BinaryIO
+
+import torch
+
+from hansa import wire
+from hansa.codec import piece_from_table
+from hansa.contract import Algorithm
+from hansa.engines import frames
+from hansa.engines.visit import Visit, perform
+from hansa.errors import HansaError
+from hansa.task import ClientData, Task
+from hansa.tree import Tree
+
+
+def read_task(head: dict[str, Any], start: Tree) -> Task:
+    """The task a server described."""
+    return Task(
+        model=piece_from_table("model", head["model"]),
+        input_shape=tuple(head["input_shape"]),
+        num_classes=head["num_classes"],
+        population=head["population"],
+        seed=head["seed"],
+        start=start,
+        temperature=head["temperature"],
+        integers=head["integers"],
+    )
+
+
+def answer(
+    algorithm: Algorithm, task: Task, data: ClientData, head: dict[str, Any], messages: list[bytes]
+) -> frames.Frame:
+    """One visit, from messages to messages."""
+    down, state, start = (wire.unpack(message)[0] for message in messages)
+    visit = Visit(head["client"], state if head["known"] else None, start, head["seed"])
+    reply = perform(algorithm, task, data, visit, down)
+    return {"seconds": reply.seconds}, [wire.pack(reply.upload, reply.numbers), wire.pack(reply.state)]
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer frames until the other side closes."""
+    head, (start,) = frames.read(requests)
+    task, algorithm = read_task(head, wire.unpack(start)[0]), piece_from_table("algorithm", head["algorithm"])
+    held: dict[str, ClientData] = {}
+    while True:
+        try:
+            head, messages = frames.read(requests)
+        except EOFError:
+            return
+        try:
+            if head["kind"] == "data":
+                tree, _ = wire.unpack(messages[0])
+                held[head["client"]] = ClientData(tree["x"], tree["y"])
+                continue
+            result = answer(algorithm, task, held[head["client"]], head, messages)
+        except Exception as error:
+            result = {"error": str(error), "bad_input": isinstance(error, HansaError)}, []
+        frames.write(replies, *result)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    serve(sys.stdin.buffer, sys.stdout.buffer)

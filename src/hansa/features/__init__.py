@@ -1,0 +1,1 @@
+"""Frozen feature extractors, and the cache that keeps what they computed."""

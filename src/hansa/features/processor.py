@@ -1,0 +1,106 @@
+"""What a `preprocessor_config.json` asks for, done without the library that wrote it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hansa.data.dataset import Array
+from hansa.errors import HansaError
+from hansa.features.images import BILINEAR, resize, to_tensor
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Processor:
+    """Resize, cut out the middle, rescale, normalise."""
+
+    shortest: int | None = None  # resize so that the shorter side has this length …
+    exact: Size | None = None  # … or to exactly this height and width
+    crop: Size | None = None
+    resample: int = BILINEAR
+    factor: float = 1.0
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+    @classmethod
+    def read(cls, folder: Path) -> Processor:
+        """From an encoder's folder."""
+        settings = _settings(folder)
+        shortest, exact, crop = _sizes(settings)
+        normalise = settings.get("do_normalize", True)
+        return cls(
+            shortest=shortest,
+            exact=exact,
+            crop=crop,
+            resample=int(settings.get("resample", BILINEAR)),
+            factor=float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0,
+            mean=tuple(settings["image_mean"]) if normalise else cls.mean,
+            std=tuple(settings["image_std"]) if normalise else cls.std,
+        )
+
+    def __call__(self, images: Array) -> Tensor:
+        """Images × 3 × height × width, as the encoder wants them."""
+        height, width = self._target(images.shape[1], images.shape[2])
+        pixels = to_tensor(_centre(resize(images, height, width, self.resample), self.crop)) * self.factor
+        mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
+        return (pixels - mean) / std
+
+    def _target(self, height: int, width: int) -> Size:
+        if self.exact is not None:
+            return self.exact
+        if self.shortest is None:
+            return height, width
+        short = min(height, width)
+        return height * self.shortest // short, width * self.shortest // short
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (folder / name).is_file():
+            content: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+            return dict(content.get("image_processor", content))
+    raise HansaError(
+        f"The folder '{folder}' has no preprocessor_config.json, which tells how its encoder wants images."
+    )
+
+
+def _sizes(settings: dict[str, Any]) -> tuple[int | None, Size | None, Size | None]:
+    """The shorter side or the exact size to resize to, and the middle to cut out."""
+    size, crop = settings.get("size"), settings.get("crop_size")
+    cut = _exact(crop) if settings.get("do_center_crop") and crop else None
+    if not settings.get("do_resize", True) or size is None:
+        return None, None, cut
+    if isinstance(size, dict) and "shortest_edge" in size:
+        return _shortest(int(size["shortest_edge"]), settings.get("crop_pct"), cut)
+    return None, _exact(size), cut
+
+
+def _shortest(edge: int, share: float | None, cut: Size | None) -> tuple[int | None, Size | None, Size | None]:
+    """ConvNeXt's `crop_pct`: small inputs are cut from a larger resize, large ones squeezed to a square."""
+    if share is None:
+        return edge, None, cut
+    return (int(edge / share), None, (edge, edge)) if edge < 384 else (None, (edge, edge), None)
+
+
+def _exact(size: Any) -> Size:
+    if isinstance(size, int):
+        return size, size
+    return int(size["height"]), int(size["width"])
+
+
+def _centre(images: Array, crop: Size | None) -> Array:
+    """The middle of every image; black where the image is smaller."""
+    if crop is None:
+        return images
+    short = [max(0, wanted - has) for wanted, has in zip(crop, images.shape[1:3], strict=True)]
+    images = np.pad(images, ((0, 0), *((missing // 2, missing - missing // 2) for missing in short), (0, 0)))
+    top, left = ((has - wanted) // 2 for has, wanted in zip(images.shape[1:3], crop, strict=True))
+    return images[:, top : top + crop[0], left : left + crop[1]]

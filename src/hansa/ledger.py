@@ -1,0 +1,38 @@
+"""What a phase cost, client by client: visits, bytes each way, and floating-point operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from hansa.engines.visit import Reply
+from hansa.tree import Tree
+
+
+class Ledger:
+    """Adds up replies.  Bytes are those of the serialised messages, computations what clients account for themselves."""
+
+    def __init__(self, clients: Sequence[str], tree: Tree | None = None):
+        self._row = {client: row for row, client in enumerate(clients)}
+        counts = {key: np.zeros(len(clients), dtype=np.int64) for key in ("visits", "bytes_up", "bytes_down")}
+        new = {**counts, "flops": np.zeros(len(clients))}
+        self._columns = new if tree is None else {key: column.numpy().copy() for key, column in tree.items()}
+
+    def add(self, reply: Reply, setup_bytes: int) -> None:
+        """Charge a visit.  A client's first visit also brings it what earlier phases learnt and this one takes as given."""
+        row = self._row[reply.client]
+        first = self._columns["visits"][row] == 0
+        self._columns["visits"][row] += 1
+        self._columns["bytes_up"][row] += reply.bytes_up
+        self._columns["bytes_down"][row] += reply.bytes_down + (setup_bytes if first else 0)
+        self._columns["flops"][row] += reply.numbers["flops"]
+
+    def totals(self) -> dict[str, float]:
+        """Sums over clients."""
+        return {key: column.sum().item() for key, column in self._columns.items()}
+
+    def tree(self) -> Tree:
+        """The columns, a value a client in the clients' order."""
+        return {key: torch.from_numpy(column.copy()) for key, column in self._columns.items()}

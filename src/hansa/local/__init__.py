@@ -1,0 +1,1 @@
+"""Training on one client, and stepping on the server."""

@@ -1,0 +1,90 @@
+"""The one local training loop of the package: pure, so that it runs client by client or over many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hansa.errors import require
+from hansa.task import ClientData, Task
+from hansa.tree import Tree, copy
+
+PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
+
+
+class Trained(NamedTuple):
+    """What local training gives back."""
+
+    params: Tree  # all leaves; those that do not train are the ones that came in
+    steps: int
+    flops: float
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """Stochastic gradient descent on one client's data.
+
+    `train` says which leaves move: `all`, `features`, `head`, or a pattern such as `features.3.*`.  Float buffers (a
+    BatchNorm's running mean) below a trained part move with it and travel like parameters; integer buffers never travel.
+    """
+
+    lr: float = 0.1
+    epochs: int = 1
+    batch_size: int = 32
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    train: str = "all"
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"The 'lr' of local training must be a number > 0. Got {self.lr}.")
+        require(self.epochs >= 1, f"The 'epochs' of local training must be a whole number ≥ 1. Got {self.epochs}.")
+        require(self.batch_size >= 1, f"The 'batch_size' of local training must be ≥ 1. Got {self.batch_size}.")
+        require(0 <= self.momentum < 1, f"The 'momentum' of local training must lie in [0, 1). Got {self.momentum}.")
+        require(self.weight_decay >= 0, f"The 'weight_decay' of local training must be ≥ 0. Got {self.weight_decay}.")
+
+    def trains(self, key: str) -> bool:
+        """Whether a leaf of the model moves."""
+        return fnmatchcase(key, PARTS.get(self.train, self.train))
+
+    def moving(self, params: Tree) -> Tree:
+        """The leaves that move, and so the only ones that need to travel."""
+        moving = {key: leaf for key, leaf in params.items() if self.trains(key)}
+        require(bool(moving), f"No parameter matches train = '{self.train}'. The model has: {', '.join(params)}.")
+        return moving
+
+    def run(self, task: Task, start: Tree, data: ClientData, rng: torch.Generator) -> Trained:
+        """Train from `start`; the arguments stay as they were."""
+        buffers = {key for key, _ in task.module.named_buffers()}
+        own = copy(self.moving(start))
+        params = {**start, **own}
+        weights = {key: leaf.requires_grad_() for key, leaf in own.items() if key not in buffers}
+        velocity = {key: torch.zeros_like(leaf) for key, leaf in weights.items()} if self.momentum else {}
+        steps = 0
+        for _ in range(self.epochs):
+            for x, y in data.batches(self.batch_size, rng):
+                loss = F.cross_entropy(task.forward(params, x, training=True), y)
+                self._step(weights, velocity, torch.autograd.grad(loss, list(weights.values()), allow_unused=True))
+                steps += 1
+        return Trained({**start, **copy(own)}, steps, self.epochs * len(data) * self.flops(task))
+
+    @torch.no_grad()
+    def _step(self, weights: Tree, velocity: Tree, gradients: tuple[Tensor | None, ...]) -> None:
+        for (key, weight), gradient in zip(weights.items(), gradients, strict=True):
+            if gradient is None:
+                continue
+            if self.weight_decay:
+                gradient = gradient + self.weight_decay * weight
+            if self.momentum:
+                gradient = velocity[key].mul_(self.momentum).add_(gradient)
+            weight.sub_(gradient, alpha=self.lr)
+
+    def flops(self, task: Task) -> float:
+        """Operations for one sample: the whole forward pass, and twice the cost of whatever gradients flow through."""
+        head_only = not any(self.trains(key) for key in task.params() if key.startswith("features."))
+        backward = task.head_flops if head_only else task.features_flops + task.head_flops
+        return task.features_flops + task.head_flops + 2 * backward

@@ -1,0 +1,90 @@
+"""The loop: phases, rounds, and nothing an algorithm, an orchestration or an engine should know."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hansa.engines.visit import Crew
+from hansa.pieces import name_of
+from hansa.stage import Experiment, Stage
+from hansa.store import Store
+
+Record = dict[str, Any]
+COMMIT_SECONDS = 1.0  # what a kill may cost; a resumed run repeats it bit for bit
+
+
+class Journal(Protocol):
+    """Where the record of every round goes."""
+
+    def write(self, record: Record) -> int:
+        """Append a record and return the journal's new length."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Forget what was written after the last commit."""
+        ...
+
+
+def play(experiment: Experiment, store: Store, journal: Journal, stop: Callable[[], bool] = lambda: False) -> bool:
+    """Play all phases from the store's last commit on; False when `stop` asked to leave before the end."""
+    progress = store.progress() or {"phase": 0, "round": 0, "journal": 0}
+    journal.rewind(progress["journal"])
+    stage: Stage | None = None
+    for index, phase in enumerate(experiment.phases):
+        stage = Stage(experiment, index, store, stage)
+        first = phase.rounds if index < progress["phase"] else progress["round"] if index == progress["phase"] else 0
+        if first < phase.rounds and not _play_phase(stage, first, journal, stop):
+            return False
+    return True
+
+
+def _play_phase(stage: Stage, first: int, journal: Journal, stop: Callable[[], bool]) -> bool:
+    """The rounds of one phase."""
+    rounds, committed = stage.phase.rounds, time.monotonic()
+    with stage.experiment.engine.open(stage.workplace) as crew:
+        for stage.round in range(first, rounds):
+            length = journal.write(_play_round(stage, crew))
+            last, leave = stage.round + 1 == rounds, stop()
+            if last or leave or time.monotonic() - committed > COMMIT_SECONDS:
+                stage.save()
+                stage.store.commit({"phase": stage.index, "round": stage.round + 1, "journal": length})
+                committed = time.monotonic()
+            if leave and not last:
+                return False
+    return not stop() or stage.index + 1 == len(stage.experiment.phases)
+
+
+def _play_round(stage: Stage, crew: Crew) -> Record:
+    """One round: broadcast, visit, add up, step; then judge and account for it."""
+    began, before = time.perf_counter(), stage.ledger.totals()
+    phase, algorithm = stage.phase, stage.algorithm
+    chains = phase.orchestration.plan(stage.round, stage.names, stage.sampling_seed)
+    uploads = crew.round(chains, algorithm.broadcast(stage.server), stage)
+    cohort = functools.reduce(operator.add, uploads)
+    stage.server = algorithm.server_step(stage.task, stage.server, cohort)
+    seconds = time.perf_counter() - began
+    costs = {key: total - before[key] for key, total in stage.ledger.totals().items()}
+    due = (stage.round + 1) % phase.evaluate_every == 0 or stage.round + 1 == phase.rounds
+    return {
+        "phase": stage.index,
+        "phase_name": phase.name,
+        "algorithm": name_of("algorithm", algorithm),
+        "round": stage.round + 1,
+        "clients": cohort.count,
+        "bytes_up": int(costs["bytes_up"]),
+        "bytes_down": int(costs["bytes_down"]),
+        "flops": costs["flops"],
+        "seconds": seconds,
+        "metrics": _judge(stage) if due else {},
+    }
+
+
+def _judge(stage: Stage) -> dict[str, float]:
+    evaluation = stage.evaluate()
+    if evaluation.scores is not None:
+        stage.store.put(f"{stage.index}/scores/{stage.round + 1}", evaluation.scores.tree())
+    return evaluation.metrics

@@ -1,0 +1,82 @@
+"""Any torch module by import path, split at its last layer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hansa.errors import HansaError
+from hansa.models.factory import check_path, make
+from hansa.models.split import Split
+
+
+@dataclass(frozen=True)
+class Module:
+    """What `package.module:factory` makes of `options`; `head` is the dotted name of the layer that gives the logits.
+
+    A factory with arguments called `num_classes` or `input_shape` is told them.
+    """
+
+    path: str
+    head: str = "fc"
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        check_path("Module", self.path)
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """The module without its last layer, then that layer; refused where this would not be the same network."""
+        whole = make(self.path, self.options, {"input_shape": input_shape, "num_classes": num_classes})
+        module = self._cut(copy.deepcopy(whole))
+        self._check(whole.eval(), module.eval(), input_shape, num_classes)
+        return module.train()
+
+    def _cut(self, module: nn.Module) -> Split:
+        parent, _, name = self.head.rpartition(".")
+        try:
+            head = module.get_submodule(self.head)
+        except AttributeError:
+            head = module
+        if head is module:
+            layers = ", ".join(layer for layer, _ in module.named_children())
+            raise HansaError(
+                f"The module '{self.path}' has no layer '{self.head}' to be its head. Its layers: {layers}."
+            )
+        setattr(module.get_submodule(parent), name, nn.Identity())
+        return Split(module, head)
+
+    def _check(self, whole: nn.Module, module: nn.Module, input_shape: tuple[int, ...], num_classes: int) -> None:
+        x, expected = self._probe(whole, input_shape)
+        if expected.shape != (len(x), num_classes):
+            raise HansaError(
+                f"The module '{self.path}' must give {num_classes} logits a sample, one for every class. "
+                f"Got outputs of shape {tuple(expected.shape[1:])}; set its number of classes in 'options'."
+            )
+        if not _agrees(module, x, expected):
+            raise HansaError(f"The layer '{self.head}' of '{self.path}' is not its last one; name the one that is.")
+
+    def _probe(self, whole: nn.Module, input_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """What it says of two samples: of numbers, or where it cannot read those, of tokens."""
+        problem: Exception | None = None
+        for kind in (torch.float32, torch.int64):
+            x = torch.ones((2, *input_shape), dtype=kind)
+            try:
+                with torch.no_grad():
+                    return x, whole(x)
+            except Exception as error:  # whatever a stranger's code raises
+                problem = problem or error
+        raise HansaError(f"The module '{self.path}' cannot read samples of shape {input_shape}: {problem}.")
+
+
+def _agrees(module: nn.Module, x: Tensor, expected: Tensor) -> bool:
+    """Whether the split network still says the same; one cut in its middle may not run at all."""
+    try:
+        with torch.no_grad():
+            return torch.allclose(module(x), expected, rtol=1e-4, atol=1e-5)
+    except Exception:
+        return False

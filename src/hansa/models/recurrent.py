@@ -1,0 +1,74 @@
+"""Networks that read sequences of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hansa.errors import HansaError, require
+from hansa.models.split import Split
+
+
+class _Layer(nn.Module):
+    """An LSTM layer (n × length × inputs to n × length × hidden) of plain matrix products.
+
+    torch's own is one opaque operation, which neither `vmap` nor the FLOP counter can look into.  The gates are in
+    its order.
+    """
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.input = nn.Linear(inputs, 4 * hidden)
+        self.state = nn.Linear(hidden, 4 * hidden)
+        for leaf in self.parameters():
+            nn.init.uniform_(leaf, -(hidden**-0.5), hidden**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        driven = self.input(x)  # all time steps at once
+        state = memory = driven.new_zeros(len(x), self.state.in_features)
+        states = []
+        for step in driven.unbind(1):
+            enter, keep, content, leave = (step + self.state(state)).chunk(4, -1)
+            memory = keep.sigmoid() * memory + enter.sigmoid() * content.tanh()
+            state = leave.sigmoid() * memory.tanh()
+            states.append(state)
+        return torch.stack(states, 1)
+
+
+class _LastState(nn.Module):
+    """What the top layer knows after the last token."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.layers = nn.Sequential(*(_Layer(hidden if layer else embedding, hidden) for layer in range(layers)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states: Tensor = self.layers(self.embedding(tokens))
+        return states[:, -1]
+
+
+@dataclass(frozen=True)
+class CharLSTM:
+    """Predicts the next character: the classes are the vocabulary.  LEAF and FedSeq use these sizes for Shakespeare."""
+
+    embedding: int = 8
+    hidden: int = 100
+    layers: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "hidden", "layers"):
+            value = getattr(self, name)
+            require(value >= 1, f"The '{name}' of CharLSTM must be at least 1. Got {value}.")
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """For sequences of any length of integers below the number of classes."""
+        if len(input_shape) != 1:
+            raise HansaError(
+                "The model CharLSTM needs sequences of tokens (one axis). "
+                f"Got samples of shape {input_shape}; choose another model, such as 'lenet' for images."
+            )
+        features = _LastState(num_classes, self.embedding, self.hidden, self.layers)
+        return Split(features, nn.Linear(self.hidden, num_classes))

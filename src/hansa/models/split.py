@@ -1,0 +1,39 @@
+"""The one shape of every network: features, then a head."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+from hansa.errors import HansaError
+
+
+class Split(nn.Module):
+    """`head(features(x))`; every parameter's name starts with the group it belongs to."""
+
+    def __init__(self, features: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.features = features
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
+def vector_size(input_shape: tuple[int, ...]) -> int:
+    """How many numbers one sample has once flattened."""
+    return math.prod(input_shape)
+
+
+def image_shape(model: Any, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """Channels, height and width, or a sentence that says why these samples are no images for this model."""
+    if len(input_shape) == 3 and min(input_shape[1:]) >= smallest:
+        return input_shape
+    raise HansaError(
+        f"The model {type(model).__name__} needs images (channels × height × width) of at least "
+        f"{smallest} × {smallest} pixels. Got samples of shape {input_shape}; choose another model, such as 'mlp'."
+    )

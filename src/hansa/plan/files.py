@@ -1,0 +1,117 @@
+"""Plan files: reading with all errors at once, changing single settings, and writing."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from hansa.codec import from_table, to_table
+from hansa.errors import HansaError, Problems, did_you_mean
+from hansa.plan.schema import FORMAT, Plan
+
+SHIPPED = resources.files("hansa") / "plans"
+
+
+def shipped() -> dict[str, str]:
+    """The plans that come with the package: name and text."""
+    files = sorted((file for file in SHIPPED.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
+
+
+def read_plan(source: str | Path, changes: Iterable[str] = ()) -> Plan:
+    """The plan of a file, or of a shipped plan's name, with `--set`-style changes applied."""
+    text, folder = _text(source)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise HansaError(f"The plan '{source}' is not valid TOML: {error}.") from error
+    for change in changes:
+        apply_change(table, change)
+    return plan_from_table(table, str(source), folder)
+
+
+def plan_from_table(table: dict[str, Any], source: str, folder: Path) -> Plan:
+    """A plan from its table; relative paths of data are relative to `folder`."""
+    version = table.get("hansa", FORMAT)
+    if isinstance(version, int) and version > FORMAT:
+        raise HansaError(f"The plan '{source}' has format {version}, newer than {FORMAT}: please update hansa to read it.")
+    _anchor(table, folder)
+    try:
+        plan: Plan = from_table(Plan, table)
+    except Problems as error:
+        raise Problems(f"{source}: {problem}" for problem in error.problems) from error
+    return plan
+
+
+def _text(source: str | Path) -> tuple[str, Path]:
+    path = Path(source)
+    if path.is_file():
+        return path.read_text(encoding="utf-8"), path.resolve().parent
+    known = shipped()
+    if str(source) in known:
+        return known[str(source)], Path.cwd()
+    raise HansaError(f"There is no plan file '{source}', and no shipped plan of this name.{did_you_mean(str(source), known)}")
+
+
+def _anchor(table: dict[str, Any], folder: Path) -> None:
+    """Make the paths of a plan independent of where it is run."""
+    data = table.get("data")
+    source, features = (data.get("source"), data.get("features")) if isinstance(data, dict) else (None, None)
+    if isinstance(source, dict):
+        for key in ("path", "clients_from"):
+            if isinstance(source.get(key), str):
+                source[key] = str(folder / Path(source[key]).expanduser())
+    if isinstance(features, dict) and isinstance(features.get("path"), str) and (folder / features["path"]).exists():
+        features["path"] = str(folder / features["path"])  # otherwise a hub id or an import path
+
+
+def apply_change(table: dict[str, Any], change: str) -> None:
+    """`phases.0.rounds=5`: set one value, read as TOML where it is TOML and as text otherwise."""
+    path, equals, text = change.partition("=")
+    if not equals:
+        raise HansaError(f"A change must look like 'phases.0.rounds=5'. Got '{change}'.")
+    *parents, last = path.strip().split(".")
+    place: Any = table
+    for depth, key in enumerate(parents):
+        place = _enter(place, key, ".".join(parents[: depth + 1]), change)
+    _assign(place, last, _value(text.strip()), change)
+
+
+def _enter(place: Any, key: str, path: str, change: str) -> Any:
+    index: Any = _position(place, key, change)
+    if isinstance(place, dict):
+        place.setdefault(index, {})
+    if isinstance(place[index], str):  # a bare name becomes a table, so that a setting of it can be changed
+        place[index] = {"name": place[index]}
+    if not isinstance(place[index], (dict, list)):
+        raise HansaError(f"The change '{change}' cannot be made: '{path}' is a single value.")
+    return place[index]
+
+
+def _assign(place: Any, key: str, value: Any, change: str) -> None:
+    place[_position(place, key, change)] = value
+
+
+def _position(place: Any, key: str, change: str) -> Any:
+    if isinstance(place, dict):
+        return key
+    if not key.isdigit() or int(key) >= len(place):
+        raise HansaError(f"The change '{change}' cannot be made: '{key}' should be a number from 0 to {len(place) - 1}.")
+    return int(key)
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def write_plan(plan: Plan) -> str:
+    """The resolved plan as TOML: every setting, also those left at their defaults."""
+    return tomli_w.dumps(to_table(plan), multiline_strings=True)

@@ -1,0 +1,75 @@
+"""The shape of a plan.  Field by field, this is what a plan file may say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from hansa.contract import Algorithm
+from hansa.data.dataset import Partition, Source
+from hansa.data.split import TestSplit
+from hansa.engines.serial import Serial
+from hansa.engines.visit import Engine
+from hansa.errors import require
+from hansa.features.extract import Extractor
+from hansa.models.dense import Linear
+from hansa.orchestrate.plan import Orchestration
+from hansa.orchestrate.star import Star, Sweep
+from hansa.pieces import Piece
+from hansa.stage import Phase
+from hansa.task import Model
+from hansa.tracking import Tracking
+
+FORMAT = 1  # of plan files; a file of a newer format is refused
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """Where the data comes from, how it is divided among clients, and what results are judged by."""
+
+    source: Annotated[Source, Piece("source")]
+    partition: Annotated[Partition, Piece("partition")]
+    test: TestSplit = TestSplit()
+    features: Annotated[Extractor | None, Piece("extractor")] = None
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """One phase: an algorithm, who is visited, and for how many rounds."""
+
+    algorithm: Annotated[Algorithm, Piece("algorithm")]
+    rounds: int = 1
+    name: str = ""
+    orchestration: Annotated[Orchestration | None, Piece("orchestration")] = None
+    evaluate_every: int = 1
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 1, f"The 'rounds' of a phase must be a whole number ≥ 1. Got {self.rounds}.")
+        good = self.evaluate_every >= 1
+        require(good, f"The 'evaluate_every' of a phase must be a whole number ≥ 1. Got {self.evaluate_every}.")
+        require(self.temperature > 0, f"The 'temperature' of a phase must be a number > 0. Got {self.temperature}.")
+
+    def phase(self, default_name: str) -> Phase:
+        """The phase as the run plays it; closed-form algorithms sweep over all clients unless told otherwise."""
+        orchestration = self.orchestration or (Sweep() if self.algorithm.one_shot else Star())
+        name = self.name or default_name
+        return Phase(name, self.algorithm, orchestration, self.rounds, self.evaluate_every, self.temperature)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run does."""
+
+    data: DataPlan
+    phases: tuple[PhasePlan, ...]
+    model: Annotated[Model, Piece("model")] = Linear()
+    engine: Annotated[Engine, Piece("engine")] = Serial()
+    track: Annotated[tuple[Tracking, ...], Piece("tracker")] = ()
+    name: str = "run"
+    seed: int = 0
+    hansa: int = FORMAT
+
+    def __post_init__(self) -> None:
+        require(bool(self.phases), "A plan needs at least one phase: add a [[phases]] table with an 'algorithm'.")
+        require(self.seed >= 0, f"The 'seed' of a plan must be a whole number ≥ 0. Got {self.seed}.")

@@ -1,0 +1,103 @@
+"""Numbers as a person reads them; the report and the command line speak alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+TITLES = {
+    "test_accuracy": "Test accuracy",
+    "test_loss": "Test loss",
+    "client_accuracy_weighted": "Client accuracy, weighted",
+    "client_accuracy_mean": "Client accuracy, mean",
+    "client_accuracy_std": "Client accuracy, std",
+    "client_accuracy_worst10": "Client accuracy, worst 10 %",
+    "balanced_accuracy": "Balanced accuracy",
+}
+
+
+def prefix_for(value: float) -> tuple[float, str]:
+    """The decimal prefix that leaves one to three digits before the point, and what to divide by."""
+    magnitude = 0 if value == 0 else math.floor(math.log10(abs(value)) / 3)
+    magnitude = min(max(magnitude, 0), len(PREFIXES) - 1)
+    return 1000.0**magnitude, PREFIXES[magnitude]
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Three significant digits without an exponent, and no zeros that say nothing: 1.2, 34.5, 678."""
+    if value == 0:
+        return "0"
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _prefixed(value: float, unit: str, whole: str) -> str:
+    if not math.isfinite(value):
+        return "–"
+    factor, prefix = prefix_for(value)
+    if abs(value) / factor >= 999.5 and prefix != PREFIXES[-1]:
+        factor, prefix = prefix_for(factor * 1000)
+    return f"{significant(value / factor)} {prefix + unit if prefix else whole}"
+
+
+def bytes_text(value: float) -> str:
+    """Decimal bytes: 1.2 MB."""
+    return _prefixed(value, "B", "B")
+
+
+def flops_text(value: float) -> str:
+    """Floating-point operations: 3.4 GFLOP."""
+    return _prefixed(value, "FLOP", "FLOP")
+
+
+def seconds_text(value: float) -> str:
+    """A duration: 0.25 s, 12.3 s, 4 min 05 s, 2 h 10 min."""
+    if not math.isfinite(value):
+        return "–"
+    if value < 0.001:
+        return "0 s" if value == 0 else "< 1 ms"
+    if value < 59.95:
+        return f"{significant(value)} s" if value >= 1 else f"{significant(value, 2)} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def percent_text(value: float) -> str:
+    """A share between 0 and 1 with one decimal: 85.2 %."""
+    return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
+
+
+def count_text(value: float) -> str:
+    """A whole number with thousands apart, or one decimal: 12,345 and 3.4."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is an accuracy and so reads as a percentage."""
+    return "accuracy" in metric
+
+
+def metric_text(metric: str, value: float) -> str:
+    """A metric's value: accuracies as percentages, anything else with three digits."""
+    if not math.isfinite(value):
+        return "–"
+    return percent_text(value) if is_share(metric) else significant(value)
+
+
+def metric_title(metric: str) -> str:
+    """A metric's name as a heading."""
+    return TITLES.get(metric, metric.replace("_", " ").capitalize())
+
+
+COSTS: Mapping[str, Callable[[float], str]] = {
+    "rounds": count_text,
+    "bytes": bytes_text,
+    "flops": flops_text,
+    "seconds": seconds_text,
+}

@@ -1,0 +1,270 @@
+"""Reading run folders: what a run did and what it cost, finished or not."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hansa.errors import HansaError, did_you_mean, require
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Record = Mapping[str, Any]
+Axis = Literal["rounds", "bytes", "flops", "seconds"]
+
+AXES: tuple[Axis, ...] = ("rounds", "bytes", "flops", "seconds")
+HEADLINES = (
+    "test_accuracy",
+    "client_accuracy_weighted",
+    "client_accuracy_mean",
+    "balanced_accuracy",
+    "client_accuracy_worst10",
+    "test_loss",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder.  Files are read when first asked for; a missing one reads as empty, since a run may go on."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """The run in a folder, or a sentence why that folder holds none."""
+        path = Path(path)
+        require(path.is_dir(), f"There is no run folder '{path}'. Give a folder that 'hansa run' has written.")
+        require((path / "plan.toml").is_file(), f"The folder '{path}' is not a run folder: it has no plan.toml.")
+        return cls(path)
+
+    @cached_property
+    def plan_text(self) -> str:
+        """The resolved plan as it stands on disk."""
+        return (self.path / "plan.toml").read_text(encoding="utf-8", errors="replace")
+
+    @cached_property
+    def plan(self) -> Record:
+        """The resolved plan."""
+        try:
+            return tomllib.loads(self.plan_text)
+        except tomllib.TOMLDecodeError as error:
+            raise HansaError(f"The plan '{self.path / 'plan.toml'}' is not valid TOML: {error}.") from error
+
+    @cached_property
+    def environment(self) -> Record:
+        """Versions, device and seed the run had."""
+        return self._json("env.json")
+
+    @cached_property
+    def data(self) -> Record:
+        """How the data lay: clients, classes, counts and heterogeneity."""
+        return self._json("data.json")
+
+    @cached_property
+    def summary(self) -> Record:
+        """What the run itself said of its end; empty when it was killed."""
+        return self._json("summary.json")
+
+    @cached_property
+    def rounds(self) -> list[Record]:
+        """A record per round, in order; where a resumed run repeated a round, its last record."""
+        latest = {(record["phase"], record["round"]): record for record in _records(self.path / "rounds.jsonl")}
+        return [latest[key] for key in sorted(latest)]
+
+    @property
+    def name(self) -> str:
+        """The name its plan gave it, or the folder's."""
+        return str(self.plan.get("name") or self.path.resolve().name)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed all its draws came from."""
+        seed = self.plan.get("seed", self.environment.get("seed"))
+        return None if seed is None else int(seed)
+
+    @property
+    def status(self) -> str:
+        """'finished', 'interrupted' or 'running'; 'unfinished' where no summary tells which of the two last."""
+        return str(self.summary.get("status", "unfinished"))
+
+    def clients(self) -> pyarrow.Table | None:
+        """A row per client per evaluation, where clients have local test sets."""
+        return self._table("clients.parquet")
+
+    def ledger(self) -> pyarrow.Table | None:
+        """A row per client per phase: its visits, bytes and FLOPs."""
+        return self._table("ledger.parquet")
+
+    def _json(self, name: str) -> Record:
+        path = self.path / name
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise HansaError(f"The file '{path}' is damaged: {error}. Remove it or run again.") from error
+        require(isinstance(content, dict), f"The file '{path}' is damaged: it holds no JSON object.")
+        return dict(content)
+
+    def _table(self, name: str) -> pyarrow.Table | None:
+        path = self.path / name
+        if not path.exists():
+            return None
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            return pyarrow.parquet.read_table(path)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise HansaError(f"The file '{path}' is damaged and cannot be read. Remove it or run again.") from error
+
+
+def _records(path: Path) -> Iterable[Record]:
+    """The lines of a JSON-lines file; a last line that was cut off by a kill is not there yet."""
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    while lines and not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            require(record.keys() >= {"phase", "round"}, "")
+        except (ValueError, AttributeError) as error:
+            if number == len(lines):
+                return
+            raise HansaError(f"Line {number} of '{path}' is damaged. Remove that line or run again.") from error
+        yield record
+
+
+@dataclass(frozen=True)
+class Row:
+    """A phase of a run: where it ended and what it cost."""
+
+    run: str
+    phase: str
+    algorithm: str
+    rounds: int
+    metrics: Mapping[str, float]
+    bytes_up: int
+    bytes_down: int
+    flops: float
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        """Up and down together."""
+        return self.bytes_up + self.bytes_down
+
+
+def phases(run: Run) -> list[Row]:
+    """A row per phase begun, each with its last evaluation, never its best."""
+    grouped: dict[int, list[Record]] = {}
+    for record in run.rounds:
+        grouped.setdefault(record["phase"], []).append(record)
+    if grouped or run.status != "finished":
+        return [_row(run.name, records) for records in grouped.values()]
+    return [_told(run.name, phase) for phase in run.summary.get("phases", ())]
+
+
+def total(rows: Sequence[Row]) -> Row:
+    """A run's phases as one row: costs added, metrics of the last."""
+    return replace(
+        rows[-1],
+        phase="all phases",
+        algorithm="",
+        rounds=sum(row.rounds for row in rows),
+        bytes_up=sum(row.bytes_up for row in rows),
+        bytes_down=sum(row.bytes_down for row in rows),
+        flops=sum(row.flops for row in rows),
+        seconds=sum(row.seconds for row in rows),
+    )
+
+
+def _row(run: str, records: Sequence[Record]) -> Row:
+    last = records[-1]
+    evaluated = [record["metrics"] for record in records if record.get("metrics")]
+    return Row(
+        run=run,
+        phase=str(last.get("phase_name", last["phase"])),
+        algorithm=str(last.get("algorithm", "")),
+        rounds=last["round"],
+        metrics=evaluated[-1] if evaluated else {},
+        bytes_up=sum(record.get("bytes_up", 0) for record in records),
+        bytes_down=sum(record.get("bytes_down", 0) for record in records),
+        flops=sum(record.get("flops", 0) for record in records),
+        seconds=sum(record.get("seconds", 0) for record in records),
+    )
+
+
+def _told(run: str, phase: Record) -> Row:
+    known = ("algorithm", "rounds", "metrics", "bytes_up", "bytes_down", "flops", "seconds")
+    return Row(run=run, phase=str(phase.get("name", "")), **{key: phase[key] for key in known})
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """A name for each run that tells it from the others: its own, with seed or folder where that is not enough."""
+    named = [run.name for run in runs]
+    seeded = [f"{run.name}, seed {run.seed}" for run in runs]
+    placed = [f"{run.name}, {run.path.resolve().name}" for run in runs]
+    numbered = [f"{run.name}, {number}" for number, run in enumerate(runs, start=1)]
+    return next(names for names in (named, seeded, placed, numbered) if len(set(names)) == len(runs))
+
+
+def comparison(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """A row per run and phase, in the order given: plain dictionaries, ready for JSON or a data frame."""
+    named = zip(runs, labels(runs), strict=True)
+    rows = [replace(row, run=label) for run, label in named for row in phases(run)]
+    return [{**asdict(row), "bytes": row.bytes} for row in rows]
+
+
+def headline(metrics: Mapping[str, float]) -> tuple[str, float]:
+    """The one number to show of an evaluation: global test accuracy, else the clients'; ("", NaN) where there is none."""
+    known = [name for name in (*HEADLINES, *metrics) if is_number(metrics.get(name))]
+    return (known[0], float(metrics[known[0]])) if known else ("", math.nan)
+
+
+def is_number(value: object) -> bool:
+    """Whether it can be drawn: neither missing nor infinite."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class Point:
+    """An evaluation on a curve: the cost since the run began and the metric's value."""
+
+    x: float
+    y: float
+    phase: int
+    record: Record
+
+
+def points(run: Run, metric: str, against: Axis = "rounds") -> list[Point]:
+    """A metric at every evaluation over the cost so far; costs go on adding up over phases."""
+    require(against in AXES, f"A curve cannot be drawn against '{against}'.{did_you_mean(against, AXES)}")
+    cost, found = 0.0, []
+    for record in run.rounds:
+        cost += _cost(record, against)
+        value = record.get("metrics", {}).get(metric)
+        if is_number(value):
+            found.append(Point(cost, float(value), record["phase"], record))
+    return found
+
+
+def curve(run: Run, metric: str, against: Axis = "rounds") -> tuple[list[float], list[float]]:
+    """A metric over the rounds, bytes, FLOPs or seconds so far, ready to plot."""
+    found = points(run, metric, against)
+    return [point.x for point in found], [point.y for point in found]
+
+
+def _cost(record: Record, against: Axis) -> float:
+    if against == "rounds":
+        return 1.0 if record["round"] > 0 else 0.0
+    if against == "bytes":
+        return float(record.get("bytes_up", 0) + record.get("bytes_down", 0))
+    return float(record.get(against, 0))

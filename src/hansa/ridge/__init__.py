@@ -1,0 +1,28 @@
+"""Closed-form federated classifiers: ridge regression from statistics that add up over clients.
+
+Stands alone: `torch` and `numpy` suffice (safetensors to save, dp-accounting to calibrate privacy noise).
+"""
+
+from hansa.ridge.choose import FeatureChoice, LambdaChoice, select
+from hansa.ridge.distance import Spread, median_distance
+from hansa.ridge.privacy import GaussianMechanism, clip_features, project_positive
+from hansa.ridge.random_features import RandomFeatures
+from hansa.ridge.recursive import RecursiveRidge
+from hansa.ridge.solve import Normalize, scores
+from hansa.ridge.statistics import RidgeStatistics
+
+__all__ = [
+    "FeatureChoice",
+    "GaussianMechanism",
+    "LambdaChoice",
+    "Normalize",
+    "RandomFeatures",
+    "RecursiveRidge",
+    "RidgeStatistics",
+    "Spread",
+    "clip_features",
+    "median_distance",
+    "project_positive",
+    "scores",
+    "select",
+]

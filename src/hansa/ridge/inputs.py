@@ -1,0 +1,100 @@
+"""Features and labels as they come in: numpy or torch, checked, cut or gathered into blocks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hansa.errors import HansaError, require
+
+Array = np.ndarray[Any, np.dtype[Any]] | Tensor
+Block = tuple[Tensor, Tensor]
+
+
+class FeatureMap(Protocol):
+    """A fixed map of features to other features, applied block by block."""
+
+    @property
+    def dimension_out(self) -> int:
+        """Numbers a sample has after the map."""
+        ...
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The mapped rows."""
+        ...
+
+
+def as_tensor(array: Array) -> Tensor:
+    """A tensor without a copy where torch can share the memory."""
+    if isinstance(array, Tensor):
+        return array.detach()
+    array = np.asarray(array)
+    require(array.dtype.kind in "fiub", f"Features and labels must be numbers. Got an array of {array.dtype}.")
+    shareable = array.flags.writeable and array.dtype.isnative and all(step >= 0 for step in array.strides)
+    return torch.from_numpy(array if shareable else array.astype(array.dtype.newbyteorder("=")))
+
+
+def as_features(array: Array) -> Tensor:
+    """float32 and float64 stay, half precisions become float32, whole numbers float64."""
+    z = as_tensor(array)
+    if z.dtype in (torch.float32, torch.float64):
+        return z
+    require(not z.is_complex(), "Features must be real numbers. Got complex ones.")
+    return z.to(torch.float32 if z.is_floating_point() else torch.float64)
+
+
+def check_shapes(features: Array, labels: Array, dimension: int | None) -> None:
+    """Refuse what is not n × d features with n labels."""
+    shape, count = tuple(np.shape(features)), tuple(np.shape(labels))
+    require(len(shape) == 2, f"Features must be a matrix, one row a sample. Got shape {shape}.")
+    require(
+        dimension is None or shape[1] == dimension,
+        f"Features must have {dimension} columns, as the statistics have. Got shape {shape}.",
+    )
+    require(count == shape[:1], f"Labels must be a vector with one entry per row ({shape[0]}). Got shape {count}.")
+
+
+def check_values(z: Tensor, y: Tensor, num_classes: int) -> None:
+    """Refuse features that are not finite and labels that name no class."""
+    if not torch.isfinite(torch.linalg.vector_norm(z)):  # one pass, and catches squares that would overflow as well
+        bad = (~torch.isfinite(z)).nonzero()
+        where = f" (first at row {int(bad[0, 0])}, column {int(bad[0, 1])})" if len(bad) else " after squaring"
+        raise HansaError(f"Features must be finite numbers. Got NaN or infinity{where}; drop or repair these samples.")
+    require(not y.is_floating_point(), f"Labels must be whole numbers. Got {str(y.dtype).removeprefix('torch.')}.")
+    if len(y):
+        lowest, highest = (int(bound) for bound in torch.aminmax(y))
+        require(
+            lowest >= 0 and highest < num_classes,
+            f"Labels must lie in 0..{num_classes - 1}. Got {lowest if lowest < 0 else highest}.",
+        )
+
+
+def cut(features: Array, labels: Array, rows: int, device: torch.device) -> Iterator[Block]:
+    """Blocks of at most `rows` rows; a memory-mapped matrix is read one block at a time."""
+    for start in range(0, len(labels), rows):
+        piece = slice(start, start + rows)
+        yield as_features(features[piece]).to(device), as_tensor(labels[piece]).to(device)
+
+
+def gather(batches: Iterable[tuple[Array, Array]], dimension: int, rows: int, device: torch.device) -> Iterator[Block]:
+    """The rows of many small batches as few large blocks: matrix products of a few rows waste a processor."""
+    pending: list[Block] = []
+    held = 0
+    for features, labels in batches:
+        check_shapes(features, labels, dimension)
+        for z, y in cut(features, labels, rows, device):
+            if pending and (held + len(y) > rows or z.dtype != pending[0][0].dtype):
+                yield _joined(pending)
+                pending, held = [], 0
+            pending.append((z, y))
+            held += len(y)
+    if pending:
+        yield _joined(pending)
+
+
+def _joined(parts: list[Block]) -> Block:
+    return parts[0] if len(parts) == 1 else (torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts]))

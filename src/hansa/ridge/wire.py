@@ -1,0 +1,149 @@
+"""The wire form of statistics, and the same as a file: nothing redundant, nothing of classes a client does not have.
+
+gram     upper triangle of A, row by row: d(d+1)/2 numbers of the wire's type
+moment   d × (classes present) numbers of the wire's type
+classes  the numbers of the classes present, int32
+counts   their samples, float64: exact whatever the wire's type
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hansa.errors import HansaError, require
+from hansa.tree import Tree
+
+FORMAT = "hansa.ridge/1"
+
+
+def check(gram: Tensor, moment: Tensor, counts: Tensor) -> None:
+    """Refuse tensors that do not fit together."""
+    shapes = [tuple(part.shape) for part in (gram, moment, counts)]
+    fits = len(shapes[1]) == 2 and shapes[0] == shapes[1][:1] * 2 and shapes[2] == shapes[1][1:]
+    require(fits, f"Ridge statistics need A (d × d), b (d × C) and counts (C). Got shapes {shapes}.")
+    types = {part.dtype for part in (gram, moment, counts)}
+    require(types == {torch.float64}, f"Ridge statistics must be float64. Got {sorted(map(str, types))}.")
+
+
+def present(moment: Tensor, counts: Tensor) -> int:
+    """How many classes have anything to send."""
+    return len(_present(moment, counts))
+
+
+def blank(dimension: int, classes: int, dtype: torch.dtype) -> Tree:
+    """The shapes and types of a wire form, without any memory behind them."""
+    _check_dtype(dtype)
+    return {
+        "gram": torch.empty(dimension * (dimension + 1) // 2, dtype=dtype, device="meta"),
+        "moment": torch.empty(dimension, classes, dtype=dtype, device="meta"),
+        "classes": torch.empty(classes, dtype=torch.int32, device="meta"),
+        "counts": torch.empty(classes, dtype=torch.float64, device="meta"),
+    }
+
+
+def pack(gram: Tensor, moment: Tensor, counts: Tensor, dtype: torch.dtype) -> Tree:
+    """Statistics to wire form."""
+    _check_dtype(dtype)
+    classes = _present(moment, counts)
+    tree = {
+        "gram": torch.cat([row[start:] for start, row in enumerate(gram.to(dtype))]),
+        "moment": moment[:, classes].to(dtype),
+        "classes": classes.to(torch.int32),
+        "counts": counts[classes],
+    }
+    _check_finite(tree)
+    return tree
+
+
+def unpack(tree: Tree, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Wire form to statistics, checked."""
+    _check_tree(tree, num_classes)
+    dimension = len(tree["moment"])
+    gram = tree["gram"].new_zeros(dimension, dimension, dtype=torch.float64)
+    for start, row in enumerate(torch.split(tree["gram"], list(range(dimension, 0, -1)))):
+        gram[start, start:] = row
+    gram.add_(gram.triu(1).T)
+    classes = tree["classes"].long()
+    moment, counts = gram.new_zeros(dimension, num_classes), gram.new_zeros(num_classes)
+    moment[:, classes] = tree["moment"].double()
+    counts[classes] = tree["counts"].double()
+    return gram, moment, counts
+
+
+def rounding(gram: Tensor, moment: Tensor, dtype: torch.dtype) -> float:
+    """What a number format costs, relative to the norm."""
+    _check_dtype(dtype)
+    lost = [float((part - part.to(dtype).double()).norm() / part.norm().clamp_min(1e-300)) for part in (gram, moment)]
+    return max(lost)
+
+
+def save(path: Path, tree: Tree, num_classes: int) -> None:
+    """To a temporary name first, then renamed: a reader sees a whole file or none."""
+    from safetensors.torch import save_file
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    owned = {key: leaf.cpu().contiguous() for key, leaf in tree.items()}
+    try:
+        save_file(owned, temporary, {"format": FORMAT, "num_classes": str(num_classes)})
+        temporary.replace(path)
+    except OSError as error:
+        raise HansaError(f"The statistics cannot be written to '{path}': {error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: Path) -> tuple[Tree, int]:
+    """The wire form and the number of classes."""
+    from safetensors import SafetensorError, safe_open
+
+    require(path.is_file(), f"There is no file of ridge statistics at '{path}'.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tree = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise HansaError(f"The file '{path}' is damaged or no safetensors file: {error}.") from error
+    require(
+        about.get("format") == FORMAT and about.get("num_classes", "").isdecimal(),
+        f"The file '{path}' holds no ridge statistics this version reads (format {about.get('format')!r}).",
+    )
+    return tree, int(about["num_classes"])
+
+
+def _present(moment: Tensor, counts: Tensor) -> Tensor:
+    """Differences of statistics (moving features) may have sums where they have no counts."""
+    return ((counts != 0) | (moment != 0).any(0)).nonzero().flatten()
+
+
+def _check_dtype(dtype: torch.dtype) -> None:
+    require(
+        dtype in (torch.float32, torch.float64),
+        f"Ridge statistics travel as float32 or float64. Got {str(dtype).removeprefix('torch.')}.",
+    )
+
+
+def _check_finite(tree: Tree) -> None:
+    for key in ("gram", "moment", "counts"):
+        require(
+            bool(torch.isfinite(tree[key]).all()),
+            f"The '{key}' of ridge statistics must be finite. Got NaN or infinity; the sender's features are at fault.",
+        )
+
+
+def _check_tree(tree: Tree, num_classes: int) -> None:
+    shapes = {key: tuple(leaf.shape) for key, leaf in sorted(tree.items())}
+    require(
+        shapes.keys() == {"gram", "moment", "classes", "counts"} and len(shapes["moment"]) == 2,
+        f"Packed ridge statistics need gram, moment (a matrix), classes and counts. Got {shapes}.",
+    )
+    dimension, classes = shapes["moment"]
+    expected = {key: tuple(leaf.shape) for key, leaf in sorted(blank(dimension, classes, torch.float32).items())}
+    require(shapes == expected, f"Packed ridge statistics are misshapen: expected {expected}. Got {shapes}.")
+    _check_finite(tree)
+    ids = tree["classes"].long()
+    within = bool(((ids >= 0) & (ids < num_classes)).all()) and len(torch.unique(ids)) == len(ids)
+    require(within, f"Packed ridge statistics must name each class in 0..{num_classes - 1} at most once.")

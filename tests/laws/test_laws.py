@@ -1,0 +1,318 @@
+"""Laws that every algorithm keeps, on every engine, orchestration and store."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import tomli_w
+import tomllib
+import torch
+from battery import (
+    ALGORITHMS,
+    CLASSES,
+    LOCAL,
+    ORCHESTRATIONS,
+    WIDTH,
+    ListJournal,
+    clients_states,
+    experiment,
+    federation,
+    outcome,
+)
+from law_examples import NormNet, TinyNet
+
+from hansa import wire
+from hansa.algorithms.fed3r import Fed3R
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.personal import Personal
+from hansa.codec import piece_from_table, piece_to_table
+from hansa.contract import Algorithm
+from hansa.data.federation import Federation, federation_from_clients
+from hansa.engines.processes import Processes
+from hansa.engines.serial import Serial
+from hansa.engines.visit import NUMBERS, Visit, perform, receive
+from hansa.local.sgd import LocalSGD
+from hansa.loop import play
+from hansa.models.dense import Linear
+from hansa.orchestrate.chains import Chains
+from hansa.orchestrate.star import Star, Sweep
+from hansa.payload import Role, Update, join, role_of
+from hansa.stage import Stage
+from hansa.store import DiskStore, MemoryStore
+from hansa.task import Task
+from hansa.tree import Tree, copy, equal, nest, pick
+
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+
+
+def same(left: tuple[Stage, ListJournal], right: tuple[Stage, ListJournal]) -> None:
+    """Same server, same clients' states, same records, same ledger, to the last bit."""
+    assert equal(left[0].server, right[0].server)
+    mine, theirs = clients_states(left[0]), clients_states(right[0])
+    assert mine.keys() == theirs.keys() and all(equal(mine[name], theirs[name]) for name in mine)
+    assert left[1].told() == right[1].told()
+    assert equal(left[0].ledger.tree(), right[0].ledger.tree())
+
+
+def one_visit(algorithm: Algorithm) -> tuple[Task, Tree, Visit, Federation]:
+    made = experiment(algorithm)
+    task, data = made.task, made.federation
+    return task, algorithm.broadcast(algorithm.server_init(task, {})), Visit("c2", None, {}, 5), data
+
+
+@every_algorithm
+def test_a_visit_is_pure(algorithm: Algorithm) -> None:
+    task, down, visit, data = one_visit(algorithm)
+    train = data.clients["c2"].train
+    own = task.view(train, {})
+    state = algorithm.client_init(own, train)
+    before = copy(down), copy(state), train.x.clone()
+    first, next_state = algorithm.client_step(own, down, state, train, torch.Generator().manual_seed(5))
+    again, next_again = algorithm.client_step(own, down, state, train, torch.Generator().manual_seed(5))
+    assert equal(first.sums, again.sums) and equal(next_state, next_again)
+    assert equal(down, before[0]) and equal(state, before[1]) and torch.equal(train.x, before[2])
+
+
+@every_algorithm
+def test_a_server_step_is_pure(algorithm: Algorithm) -> None:
+    task, down, visit, data = one_visit(algorithm)
+    server = algorithm.server_init(task, {})
+    up = receive(algorithm, task, perform(algorithm, task, data.clients["c2"].train, visit, down))
+    before = copy(server), copy(up.sums)
+    assert equal(algorithm.server_step(task, server, up), algorithm.server_step(task, server, up))
+    assert equal(server, before[0]) and equal(up.sums, before[1])
+
+
+@every_algorithm
+def test_every_uploaded_leaf_has_a_role(algorithm: Algorithm) -> None:
+    task, down, visit, data = one_visit(algorithm)
+    reply = perform(algorithm, task, data.clients["c2"].train, visit, down)
+    sums = algorithm.decode(task, reply.upload)
+    assert sums and all(isinstance(role_of(algorithm.uplink, key), Role) for key in sums)
+
+
+@every_algorithm
+def test_algorithms_are_values(algorithm: Algorithm) -> None:
+    assert pickle.loads(pickle.dumps(algorithm)) == algorithm
+    assert type(algorithm).__name__ in repr(algorithm)
+    table = tomllib.loads(tomli_w.dumps(piece_to_table("algorithm", algorithm)))
+    assert piece_from_table("algorithm", table) == algorithm
+
+
+PAIRS = [*((name, "chains") for name in ALGORITHMS), ("fedavg", "star"), ("personal-head", "sweep")]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_processes_equal_serial(pair: tuple[str, str]) -> None:
+    """Starting processes takes seconds, so the star and the sweep are tried with one algorithm only."""
+    algorithm, orchestration = ALGORITHMS[pair[0]], ORCHESTRATIONS[pair[1]]
+    one = outcome(experiment(algorithm, orchestration=orchestration, rounds=2))
+    other = outcome(experiment(algorithm, orchestration=orchestration, rounds=2, engine=Processes(2)))
+    same(one, other)
+
+
+@every_algorithm
+def test_disk_equals_memory(algorithm: Algorithm, tmp_path: Path) -> None:
+    same(outcome(experiment(algorithm), DiskStore(tmp_path / "state.sqlite")), outcome(experiment(algorithm)))
+
+
+@every_algorithm
+@pytest.mark.parametrize("stop_after", [1, 2])
+def test_resumed_equals_uninterrupted(algorithm: Algorithm, stop_after: int, tmp_path: Path) -> None:
+    made = experiment(algorithm, rounds=4)
+    journal = ListJournal()
+    store = DiskStore(tmp_path / "state.sqlite")
+    play(made, store, journal, stop=lambda: len(journal.records) >= stop_after)
+    store.close()
+    store = DiskStore(tmp_path / "state.sqlite")
+    assert play(made, store, journal)
+    same((Stage(made, 0, store, None), journal), outcome(made))
+
+
+@every_algorithm
+def test_a_chain_of_one_is_a_star(algorithm: Algorithm) -> None:
+    star = outcome(experiment(algorithm, orchestration=Star(fraction=1.0)))
+    chain = outcome(experiment(algorithm, orchestration=Chains(1)))
+    if algorithm.one_shot:  # a sweep has an order of its own, and sums of floats know their order
+        assert all(torch.allclose(star[0].server[key], chain[0].server[key], rtol=1e-12) for key in star[0].server)
+    else:
+        same(star, chain)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavgm"])
+def test_one_long_chain_is_sequential_training(name: str) -> None:
+    """One chain of all clients ends where plain SGD visiting them one after the other ends."""
+    algorithm = FedAvg(ALGORITHMS[name].local)  # type: ignore[attr-defined]
+    made = experiment(algorithm, orchestration=Chains(99), rounds=1)
+    stage, _ = outcome(made)
+    (order,) = Chains(99).plan(0, stage.names, stage.sampling_seed)
+    params = made.task.params()
+    for client in order:
+        rng = torch.Generator().manual_seed(stage.visit(client).seed)
+        params = algorithm.local.run(made.task, params, made.federation.clients[client].train, rng).params
+    for key, leaf in params.items():
+        assert torch.allclose(leaf, stage.server[f"model.{key}"], atol=1e-6)
+
+
+def test_join_is_associative() -> None:
+    uplink = {"model": Role.STEP, "sum": Role.SUM}
+    rng = torch.Generator().manual_seed(0)
+
+    def up(weight: float) -> Update:
+        draw = torch.randn(2, 3, generator=rng, dtype=torch.float64)
+        return Update({"model.a": weight * draw[0], "sum": draw[1]}, weight)
+
+    a, b, c = up(2.0), up(3.0), up(5.0)
+    left, right = join(uplink, join(uplink, a, b), c), join(uplink, a, join(uplink, b, c))
+    assert all(torch.allclose(left.sums[key], right.sums[key], rtol=1e-12) for key in left.sums)
+    assert (left.weight, left.count) == (right.weight, right.count) == (10.0, 3)
+
+
+@every_algorithm
+def test_the_ledger_counts_what_is_serialised(algorithm: Algorithm) -> None:
+    task, down, visit, data = one_visit(algorithm)
+    reply = perform(algorithm, task, data.clients["c2"].train, visit, down)
+    assert reply.bytes_down == len(wire.pack(down))
+    assert reply.bytes_up == len(wire.pack(reply.upload, reply.numbers)) == wire.size(reply.upload, NUMBERS)
+
+
+@every_algorithm
+def test_ledger_and_journal_agree(algorithm: Algorithm) -> None:
+    stage, journal = outcome(experiment(algorithm, orchestration=Star(3)))
+    totals = stage.ledger.totals()
+    for key in ("bytes_up", "bytes_down", "flops"):
+        assert totals[key] == pytest.approx(sum(record[key] for record in journal.records))
+    assert totals["visits"] == sum(record["clients"] for record in journal.records)
+
+
+@pytest.mark.parametrize("orchestration", [Sweep(), Sweep(2), Chains(2), Chains(99)], ids=str)
+@pytest.mark.parametrize("pieces", [1, 2, 5, 9])
+def test_fed3r_is_the_centralised_ridge_under_any_partition(orchestration: object, pieces: int) -> None:
+    whole = federation()
+    x = torch.cat([client.train.x for client in whole.clients.values()])
+    y = torch.cat([client.train.y for client in whole.clients.values()])
+    parts = zip(x.chunk(pieces), y.chunk(pieces), strict=True)
+    tests = (x[:4].numpy(), y[:4].numpy())
+    data = federation_from_clients({f"p{i}": (a.numpy(), b.numpy(), *tests) for i, (a, b) in enumerate(parts)})
+    algorithm = Fed3R(normalize="none", products="float64", wire="float64")
+    made = experiment(algorithm, data=data, model=Linear())  # features that are the inputs, whatever the batch
+    rounds = 1 if orchestration != Sweep(2) else -(-pieces // 2)
+    phase = type(made.phases[0])("ridge", algorithm, orchestration, rounds)  # type: ignore[arg-type]
+    stage, _ = outcome(type(made)(made.task, data, (phase,), made.engine))
+    z = made.task.features(made.task.params(), x).double()
+    hot = torch.nn.functional.one_hot(y, CLASSES).double()
+    expected = torch.linalg.solve(z.T @ z + 0.01 * torch.eye(z.shape[1]).double(), z.T @ hot).T
+    got = algorithm.model(made.task, stage.server, {})["head.weight"]
+    assert torch.allclose(got.double(), expected, rtol=1e-5)  # the model itself is float32
+    solved = torch.linalg.solve(stage.server["gram"] + 0.01 * torch.eye(z.shape[1]).double(), stage.server["moment"]).T
+    assert float((solved - expected).norm() / expected.norm()) < 1e-9
+
+
+def test_phases_continue_each_other(tmp_path: Path) -> None:
+    """The second phase starts from the first one's model, and a stop between phases loses nothing."""
+    first, second = experiment(Fed3R()), experiment(FedAvg(LOCAL), rounds=2)
+    both = type(first)(first.task, first.federation, (*first.phases, *second.phases), first.engine)
+    stage = outcome(first)[0]
+    head = stage.algorithm.model(stage.task, stage.server, {})
+    start = Stage(both, 1, MemoryStore(), stage).server
+    assert equal(pick("model", start), head)
+    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+    assert not play(both, store, journal, stop=lambda: True)
+    assert len(journal.records) == 1
+    assert play(both, store, journal)
+    assert journal.told() == outcome(both)[1].told()
+
+
+def test_frozen_leaves_learnt_earlier_are_sent_once() -> None:
+    """After FedAvg moved everything, a head-only phase tells each client the features at its first visit."""
+    first = experiment(FedAvg(LOCAL), rounds=1)
+    second = experiment(FedAvg(LocalSGD(train="head")), orchestration=Sweep(), rounds=1).phases[0]
+    again = type(second)("again", second.algorithm, Star(fraction=1.0), 3)
+    both = type(first)(first.task, first.federation, (*first.phases, again), first.engine)
+    stage, journal = outcome(both)
+    head = wire.size(nest("model", pick("model", stage.algorithm.broadcast(stage.server))))
+    features = wire.size({key: leaf for key, leaf in stage.task.start.items() if key.startswith("features.")})
+    population = len(stage.names)
+    assert [r["bytes_down"] for r in journal.records[1:]] == [population * (head + features)] + 2 * [population * head]
+
+
+def test_personal_leaves_never_leave_the_client() -> None:
+    algorithm = Personal(FedAvg(LOCAL), keep="features")
+    task, down, visit, data = one_visit(algorithm)
+    reply = perform(algorithm, task, data.clients["c2"].train, visit, down)
+    assert all(key.startswith("model.head.") for key in (*down, *reply.upload))
+    assert {key.split(".")[1] for key in reply.state} == {"features"}
+
+
+def test_clients_of_different_widths_learn_together() -> None:
+    made = experiment(ALGORITHMS["own-encoder"], rounds=30)
+    stage, journal = outcome(made)
+    widths = {stage.deployed(name)["features.1.weight"].shape[1] for name in stage.names}
+    assert widths == {WIDTH, WIDTH + 1, WIDTH + 2}
+    accuracy = [record["metrics"]["client_accuracy_weighted"] for record in journal.records]
+    assert accuracy[-1] > accuracy[0]
+
+
+def test_a_personal_phase_hands_its_models_on() -> None:
+    """A phase after a personal one starts every client from its own model."""
+    first = experiment(Personal(FedAvg(LOCAL), keep="head"), rounds=2)
+    again = type(first.phases[0])("again", Personal(FedAvg(LOCAL), keep="head"), Star(4), 1)
+    both = type(first)(first.task, first.federation, (*first.phases, again), first.engine)
+    store = MemoryStore()
+    play(first, store, ListJournal())
+    stage = Stage(both, 0, store, None)
+    then = Stage(both, 1, store, stage)
+    for name in stage.names:
+        data = both.federation.clients[name].train
+        own = pick("own", then.algorithm.client_init(then.view(name, data), data))
+        assert equal(own, {key: leaf for key, leaf in stage.deployed(name).items() if key.startswith("head.")})
+
+
+def test_the_server_sees_each_clients_prototypes() -> None:
+    stage, _ = outcome(experiment(ALGORITHMS["each"], orchestration=Star(fraction=1.0), rounds=1))
+    assert sorted(stage.server) == [f"bank.{name}" for name in stage.names]
+
+
+def test_buffers_are_averaged_like_parameters() -> None:
+    """BatchNorm's running mean after one full round is the weighted mean of the clients' running means."""
+    algorithm = FedAvg(LocalSGD(lr=0.1, batch_size=1000))
+    made = experiment(algorithm, rounds=1, orchestration=Star(fraction=1.0), model=NormNet())
+    stage, _ = outcome(made)
+    key, total, expected = "features.1.running_mean", 0, torch.zeros(6)
+    start = made.task.params()
+    for client in made.federation.clients.values():
+        z = torch.nn.functional.linear(client.train.x, start["features.0.weight"], start["features.0.bias"])
+        total, expected = total + len(client.train), expected + len(client.train) * 0.1 * z.mean(0)
+    assert torch.allclose(stage.server[f"model.{key}"], expected / total, atol=1e-6)
+    assert not torch.allclose(expected, torch.zeros(6))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_seed_decides_everything(seed: int) -> None:
+    algorithm = ALGORITHMS["fedavg"]
+    same(outcome(experiment(algorithm, seed=seed)), outcome(experiment(algorithm, seed=seed)))
+    other = outcome(experiment(algorithm, seed=seed + 10))
+    assert not equal(other[0].server, outcome(experiment(algorithm, seed=seed))[0].server)
+
+
+def test_every_method_sees_the_same_clients() -> None:
+    """FedAvg after Fed3R samples the clients that FedAvg alone samples."""
+    alone, init = experiment(FedAvg(LOCAL)), experiment(Fed3R())
+    both = type(alone)(alone.task, alone.federation, (*init.phases, *alone.phases), alone.engine)
+    assert outcome(alone)[0].sampling_seed == outcome(both)[0].sampling_seed
+
+
+def test_a_failing_client_is_named() -> None:
+    data = federation()
+    broken = federation_from_clients({"good": _arrays(data, "c1"), "bad": (torch.ones(4, 9).numpy(), [0, 1, 2, 0])})
+    for engine in (Serial(), Processes(1)):
+        with pytest.raises(Exception, match="Client 'bad' failed"):
+            outcome(experiment(FedAvg(LOCAL), data=broken, engine=engine, model=TinyNet(), orchestration=Star(2)))
+
+
+def _arrays(data: Federation, name: str) -> tuple[object, ...]:
+    client = data.clients[name]
+    assert client.test is not None
+    return (client.train.x.numpy(), client.train.y.numpy(), client.test.x.numpy(), client.test.y.numpy())

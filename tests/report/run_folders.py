@@ -1,0 +1,177 @@
+"""Run folders with plausible made-up numbers, as the run loop writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+@dataclass(frozen=True)
+class FakePhase:
+    name: str
+    algorithm: str
+    rounds: int
+    start: float
+    end: float
+    bytes_per_client: int = 60_000
+    flops_per_client: float = 4e7
+    clients: int = 10
+
+
+FEDAVG = FakePhase("from scratch", "fedavg", 40, 0.12, 0.86)
+FED3R = FakePhase("closed form", "fed3r", 1, 0.10, 0.91, 18_000, 6e6, 20)
+FINETUNE = FakePhase("fine-tuning", "fedavg", 20, 0.91, 0.955)
+
+
+def write_run(
+    folder: Path,
+    name: str = "digits",
+    phases: Sequence[FakePhase] = (FEDAVG,),
+    clients: int = 20,
+    classes: int = 10,
+    local_tests: bool = True,
+    status: str | None = "finished",
+    features: bool = False,
+    seed: int = 7,
+    data_seed: int = 1,
+) -> Path:
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    names = [f"client-{index:04d}" for index in range(clients)]
+    _plan(folder, name, phases, seed)
+    _environment(folder, seed)
+    sizes = _data(folder, names, classes, np.random.default_rng(data_seed))
+    lines, rows, ledger, told = [], [], [], []
+    for index, phase in enumerate(phases):
+        for number in range(phase.rounds + 1):
+            level = phase.end - (phase.end - phase.start) * np.exp(-5.0 * number / phase.rounds)
+            level = level if number else phase.start
+            evaluated = number % 2 == 0 or number == phase.rounds
+            accuracies = np.clip(level + rng.normal(0, 0.09, clients), 0, 1)
+            metrics = _metrics(level + rng.normal(0, 0.004), accuracies, local_tests) if evaluated else {}
+            lines.append(_round(index, phase, number, metrics, rng))
+            if evaluated and local_tests:
+                rows += _client_rows(index, phase, number, names, sizes, accuracies)
+        ledger += _ledger_rows(index, phase, names, rng)
+        told.append(_told(phase, [line for line in lines if line["phase"] == index]))
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if rows:
+        pq.write_table(pa.Table.from_pylist(rows), folder / "clients.parquet")
+    pq.write_table(pa.Table.from_pylist(ledger), folder / "ledger.parquet")
+    if status:
+        extracted = {"flops": 3.2e11, "seconds": 41.0, "computed": 1797, "cached": 0} if features else None
+        summary = {"status": status, "name": name, "seed": seed, "features": extracted, "phases": told}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def _plan(folder: Path, name: str, phases: Sequence[FakePhase], seed: int) -> None:
+    text = f'hansa = 1\nname = {json.dumps(name)}\nseed = {seed}\n\n[data]\nsource = "digits"\n'
+    text += 'partition = {name = "dirichlet", alpha = 0.1, clients = 20}\n\n[model]\nname = "mlp"\nhidden = [64]\n'
+    for phase in phases:
+        text += f"\n[[phases]]\nname = {json.dumps(phase.name)}\nrounds = {phase.rounds}\n"
+        text += f'algorithm = {{name = "{phase.algorithm}", epochs = 1, learning_rate = 0.1}}\norchestration = "star"\n'
+    (folder / "plan.toml").write_text(text)
+
+
+def _environment(folder: Path, seed: int) -> None:
+    known = {
+        "hansa": "0.1.0",
+        "python": "3.11.9",
+        "torch": "2.13.0+cpu",
+        "platform": "Linux-6.1-x86_64",
+        "commit": None,
+    }
+    known |= {"device": "cpu", "threads": 2, "engine": {"name": "serial"}, "seed": seed}
+    known |= {"started": "2026-11-05T09:41:07+00:00"}
+    (folder / "env.json").write_text(json.dumps(known))
+
+
+def _data(folder: Path, names: Sequence[str], classes: int, rng: np.random.Generator) -> list[int]:
+    shares = rng.dirichlet(np.full(classes, 0.3), len(names))
+    sizes = np.maximum(rng.lognormal(4.3, 0.5, len(names)).astype(int), 4)
+    counts = [rng.multinomial(size, share).tolist() for size, share in zip(sizes, shares, strict=True)]
+    held = np.count_nonzero(np.asarray(counts), axis=1)
+    heterogeneity = {"clients": float(len(names)), "samples": float(sizes.sum()), "size_min": float(sizes.min())}
+    heterogeneity |= {"size_median": float(np.median(sizes)), "size_max": float(sizes.max())}
+    heterogeneity |= {"classes_per_client_mean": float(held.mean()), "clients_per_class_mean": 11.31}
+    heterogeneity |= {"mean_jaccard": 0.312, "jensen_shannon_mean": 0.587, "hellinger_mean": 0.601}
+    class_names = [str(index) for index in range(classes)]
+    content = {"clients": list(names), "class_names": class_names, "counts": counts, "heterogeneity": heterogeneity}
+    (folder / "data.json").write_text(json.dumps(content))
+    return [int(size) for size in sizes]
+
+
+def _metrics(level: float, accuracies: np.ndarray, local_tests: bool) -> dict[str, float]:
+    known = {"test_accuracy": float(level), "test_loss": float(2.3 * (1 - level) + 0.05)}
+    if local_tests:
+        worst = np.sort(accuracies)[: max(len(accuracies) // 10, 1)]
+        known |= {"client_accuracy_weighted": float(accuracies.mean() + 0.004)}
+        known |= {"client_accuracy_mean": float(accuracies.mean()), "client_accuracy_std": float(accuracies.std())}
+        known |= {"client_accuracy_worst10": float(worst.mean()), "balanced_accuracy": float(level - 0.02)}
+    return known
+
+
+def _round(index: int, phase: FakePhase, number: int, metrics: dict[str, float], rng: np.random.Generator) -> dict:
+    visited = phase.clients if number else 0
+    return {
+        "phase": index,
+        "phase_name": phase.name,
+        "algorithm": phase.algorithm,
+        "round": number,
+        "clients": visited,
+        "bytes_up": visited * phase.bytes_per_client,
+        "bytes_down": visited * phase.bytes_per_client,
+        "flops": visited * phase.flops_per_client * (1 + 0.1 * rng.random()),
+        "seconds": visited * 0.011,
+        "metrics": metrics,
+    }
+
+
+def _client_rows(index, phase, number, names, sizes, accuracies) -> list[dict]:
+    return [
+        {
+            "phase": index,
+            "phase_name": phase.name,
+            "round": number,
+            "client": name,
+            "train_samples": size,
+            "test_samples": 20,
+            "correct": round(20 * accuracy),
+            "accuracy": float(accuracy),
+            "loss": float(2.3 * (1 - accuracy)),
+        }
+        for name, size, accuracy in zip(names, sizes, accuracies, strict=True)
+    ]
+
+
+def _ledger_rows(index: int, phase: FakePhase, names: Sequence[str], rng: np.random.Generator) -> list[dict]:
+    visits = rng.multinomial(phase.rounds * phase.clients, np.full(len(names), 1 / len(names)))
+    return [
+        {
+            "phase": index,
+            "client": name,
+            "visits": int(count),
+            "bytes_up": int(count) * phase.bytes_per_client,
+            "bytes_down": int(count) * phase.bytes_per_client,
+            "flops": float(count) * phase.flops_per_client,
+        }
+        for name, count in zip(names, visits, strict=True)
+    ]
+
+
+def _told(phase: FakePhase, lines: Sequence[dict]) -> dict:
+    summed = {key: sum(line[key] for line in lines) for key in ("bytes_up", "bytes_down", "flops", "seconds")}
+    return {
+        "name": phase.name,
+        "algorithm": phase.algorithm,
+        "rounds": phase.rounds,
+        "metrics": lines[-1]["metrics"],
+        **summed,
+    }

@@ -1,0 +1,153 @@
+"""The page as a reader sees it, in a real browser: laptop and phone, light and dark."""
+
+from __future__ import annotations
+
+import browser as chromium
+import pytest
+from run_folders import FED3R, FINETUNE, write_run
+
+from hansa.report import build
+
+pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed (apt-get install chromium)")
+
+LAPTOP, PHONE = (1366, 768), (390, 844)
+EMPTY_CHARTS = """
+[...document.querySelectorAll("svg.chart")].filter(svg => svg.checkVisibility()).filter(svg => {
+  const box = svg.getBoundingClientRect();
+  const marks = [...svg.querySelectorAll("path.line, rect.bar, .bubbles circle, circle.end")];
+  const drawn = marks.filter(mark => { const b = mark.getBoundingClientRect(); return b.width + b.height > 1; });
+  return box.width < 100 || box.height < 30 || !drawn.length;
+}).map(svg => svg.getAttribute("aria-label"))
+"""
+COUNT = 'document.querySelectorAll("svg.chart").length'
+OVERLAPS = """
+[...document.querySelectorAll("svg.chart")].filter(svg => svg.checkVisibility()).flatMap(svg => {
+  const texts = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+  return texts.flatMap(([a, p], i) => texts.slice(i + 1).filter(([b, q]) =>
+    Math.min(p.right, q.right) - Math.max(p.left, q.left) > 1 &&
+    Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 4
+  ).map(([b]) => `${a} / ${b}`));
+})
+"""
+# Text of a scaled chart may leave its box only as far as the card's padding.
+CLIPPED = """
+[...document.querySelectorAll("figure svg.chart text")].filter(text => text.checkVisibility()).filter(text => {
+  const box = text.getBoundingClientRect(), chart = text.closest("svg").getBoundingClientRect();
+  return box.left < chart.left - 6 || box.right > chart.right + 6 || box.bottom > chart.bottom + 2;
+}).map(text => text.textContent)
+"""
+SMALL = """
+[...document.querySelectorAll("main *")].filter(e => e.checkVisibility()).filter(e => {
+  const written = [...e.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+  const scale = e.ownerSVGElement?.getScreenCTM().a ?? 1;
+  return written && parseFloat(getComputedStyle(e).fontSize) * scale < 10;
+}).map(e => e.textContent)
+"""
+# Where an element's middle is, once it has been scrolled to and the scrolling has been told to the page.
+PLACE = """
+(async selector => {
+  const element = document.querySelector(selector);
+  element.scrollIntoView({block: "center"});
+  for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+  const box = element.getBoundingClientRect();
+  return [box.x + box.width / 2, box.y + box.height / 2];
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    opened = chromium.Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, three, many, killed):
+    root = tmp_path_factory.mktemp("pages")
+    names = [
+        "a rather long name of a run that goes on and on and on",
+        "WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWW",
+    ]
+    long = [write_run(root / name[:5], name, (FED3R, FINETUNE), clients=12, classes=3) for name in names]
+    folders = {"one": [three[2]], "three": three, "many": [many], "killed": [killed], "long": long}
+    return {name: build(runs, root / f"{name}.html") for name, runs in folders.items()}
+
+
+@pytest.mark.parametrize("name", ["one", "three", "many", "killed", "long"])
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_are_drawn_and_text_is_readable(browser, pages, name, size, scheme):
+    browser.open(pages[name], *size, dark=scheme == "dark")
+    assert browser.evaluate(COUNT) >= 8
+    assert browser.evaluate(EMPTY_CHARTS) == []
+    assert browser.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [size[0], size[0]]
+    assert browser.evaluate(OVERLAPS) == []
+    assert browser.evaluate(CLIPPED) == []
+    assert browser.evaluate(SMALL) == []
+    assert browser.complaints() == []
+    assert {address.split(":")[0] for address in browser.requests()} <= {"file", "data"}
+
+
+def test_dark_and_light_differ(browser, pages):
+    shades = []
+    for dark in (False, True):
+        browser.open(pages["one"], *LAPTOP, dark=dark)
+        shades.append(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert shades == ["rgb(246, 246, 243)", "rgb(20, 23, 27)"]
+
+
+def test_switches_change_what_is_seen(browser, pages):
+    browser.open(pages["three"], *LAPTOP)
+    seen = "[...document.querySelectorAll('#curves svg.chart')].filter(s => s.checkVisibility()).map(s => s.ariaLabel)"
+    first = browser.evaluate(seen)
+    assert [label.split(".")[0] for label in first] == [
+        "Test accuracy against rounds, linear axis",
+        "Test accuracy against bytes, logarithmic axis",
+        "Test accuracy against flops, logarithmic axis",
+    ]
+    browser.evaluate("document.getElementById('scale').click()")
+    assert [label.split(".")[0].split(", ")[1] for label in browser.evaluate(seen)] == ["linear axis"] * 3
+    assert browser.evaluate(OVERLAPS) == []
+    for metric in browser.evaluate("[...document.querySelectorAll('input[name=metric]')].map(i => i.value)"):
+        browser.evaluate(f"document.querySelector('input[value={metric}]').click()")
+        assert len(browser.evaluate(seen)) == 3
+        assert browser.evaluate(EMPTY_CHARTS) == []
+        assert browser.evaluate(OVERLAPS) == []
+    browser.evaluate("document.querySelector('.legend button').click()")
+    dimmed = "new Set([...document.querySelectorAll('g.series.back')].map(g => g.dataset.run))"
+    assert browser.evaluate(f"[...{dimmed}].sort()") == ["1", "2"]
+    assert browser.complaints() == []
+
+
+def test_pointing_at_a_curve_or_a_bubble_tells_its_numbers(browser, pages):
+    browser.open(pages["three"], *LAPTOP)
+    tip = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
+    browser.move(*browser.evaluate(f"{PLACE}('#curves g[data-run=\"0\"] circle.end')"))
+    assert browser.evaluate(tip).startswith("FedAvg from scratch: 85.")
+    assert "from scratch, round 40" in browser.evaluate(tip)
+    browser.move(*browser.evaluate(f"{PLACE}('.bubbles circle')"))
+    assert "client-0000, class 0: " in browser.evaluate(tip)
+    box = browser.evaluate("(b => [b.left, b.right])(document.getElementById('tip').getBoundingClientRect())")
+    assert box[0] >= 0
+    assert box[1] <= LAPTOP[0]
+    browser.move(2, 2)
+    assert browser.evaluate(tip) == ""
+
+
+def test_the_checks_above_can_fail(browser, tmp_path):
+    broken = tmp_path / "broken.html"
+    broken.write_text(
+        "<!doctype html><meta charset=utf-8><body><main style='width:3000px'><figure>"
+        "<svg class=chart width=300 height=200><text y=50 x=9>one</text><text y=52 x=12 font-size=5>two</text>"
+        "<text x=290 y=90>outside</text></svg></figure></main>"
+        "<script>console.error('a'); fetch('http://127.0.0.1:9/x').catch(() => 0); undefinedFunction()</script>"
+    )
+    browser.open(broken, *LAPTOP)
+    assert len(browser.evaluate(EMPTY_CHARTS)) == 1
+    assert browser.evaluate("document.documentElement.scrollWidth") > LAPTOP[0]
+    assert browser.evaluate(OVERLAPS) == ["one / two"]
+    assert browser.evaluate(CLIPPED) == ["outside"]
+    assert browser.evaluate(SMALL) == ["two"]
+    assert len(browser.complaints()) >= 2
+    assert any(address.startswith("http:") for address in browser.requests())

@@ -1,0 +1,163 @@
+"""The page holds what the run folders hold, escaped, in one file."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from run_folders import FEDAVG, FakePhase, write_run
+
+from hansa.errors import HansaError
+from hansa.report import build, build_split_page
+from hansa.report.distribution import arrange
+
+
+class Reader(HTMLParser):
+    """Checks that tags nest, and gathers text and attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.text, self.tags, self.attributes = [], "", [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "link", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data + "\n"
+
+
+def _read(runs, tmp_path) -> Reader:
+    return Reader(build(runs, tmp_path / "report.html").read_text())
+
+
+def test_three_runs_show_every_section_and_number(three, tmp_path):
+    page = _read(three, tmp_path)
+    for heading in ("3 runs compared", "Accuracy and what it costs", "Comparison", "Cost by phase"):
+        assert heading in page.text
+    for heading in ("How the clients fare", "How the data lies", "Plan and environment"):
+        assert heading in page.text
+    summary = json.loads((three[2] / "summary.json").read_text())
+    assert f"{100 * summary['phases'][-1]['metrics']['test_accuracy']:.1f} %" in page.text
+    assert "24.7 MB" in page.text
+    assert page.text.count("Clients and classes") == 1
+
+
+def test_nothing_is_loaded_from_elsewhere(three, tmp_path):
+    page = _read(three, tmp_path)
+    links = [value for name, value in page.attributes if name in ("src", "href", "srcset", "action", "data")]
+    assert links == ["data:,"]
+    assert "@import" not in page.text
+    assert "url(" not in page.text
+    assert (tmp_path / "report.html").stat().st_size < 300_000
+
+
+def test_what_a_run_folder_says_is_never_markup(tmp_path):
+    evil = "</title></style></script><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & | %"
+    phase = FakePhase(evil, evil.replace('"', ""), 4, 0.1, 0.5)
+    runs = [write_run(tmp_path / name, evil, (phase, phase), clients=5) for name in ("a<b", 'c"d')]
+    for run in runs:
+        data = json.loads((run / "data.json").read_text())
+        data["clients"], data["class_names"] = [evil] * 5, [evil] * 10
+        (run / "data.json").write_text(json.dumps(data))
+        (run / "env.json").write_text(json.dumps({"hansa": evil, evil: {evil: evil}, "started": evil}))
+    page = _read(runs, tmp_path)
+    assert page.tags.count("script") == 1
+    assert "img" not in page.tags
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert evil in page.text
+
+
+def test_a_killed_run_is_reported_as_far_as_it_came(killed, tmp_path):
+    page = _read([killed], tmp_path)
+    assert "unfinished" in page.text
+    assert "How the clients fare" not in page.text
+    assert "Result by phase" in page.text
+
+
+def test_a_run_without_rounds_still_makes_a_page(tmp_path):
+    (tmp_path / "plan.toml").write_text('hansa = 1\nname = "new"\nseed = 1\n')
+    page = _read([tmp_path], tmp_path)
+    assert "No round was evaluated yet" in page.text
+    assert 'name = "new"' in page.text
+
+
+@pytest.mark.parametrize("value", [float("nan"), None, float("inf")])
+def test_metrics_that_are_no_numbers_are_left_out(tmp_path, value):
+    folder = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines[5:]:
+        line["metrics"] = dict.fromkeys(line["metrics"], value)
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = _read([folder], tmp_path)
+    drawn = [text for name, text in page.attributes if name in ("d", "x", "y", "cx", "cy", "height", "width")]
+    assert drawn
+    assert not [text for text in drawn if re.search("nan|inf", text)]
+
+
+def test_runs_that_cost_nothing_and_never_change_are_drawn(tmp_path):
+    phase = FakePhase("free", "fedavg", 3, 1.0, 1.0, bytes_per_client=0, flops_per_client=0.0)
+    folder = write_run(tmp_path / "run", phases=(phase,), clients=1, classes=1)
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["metrics"] = {"test_accuracy": 1.0}
+        line["seconds"] = 0
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "100.0 %" in _read([folder], tmp_path).text
+
+
+def test_different_splits_get_a_section_each(tmp_path):
+    runs = [write_run(tmp_path / str(number), f"split {number}", data_seed=number) for number in (1, 2)]
+    assert _read(runs, tmp_path).text.count("How the data lies") == 2
+
+
+def test_many_clients_are_grouped_without_losing_samples(many):
+    data = json.loads((many / "data.json").read_text())
+    grid = arrange(data)
+    assert len(grid.columns) <= 60
+    sizes = [int(re.match(r"\d+", name)[0]) for name in grid.columns]
+    total = sum(sum(row) * size for row, size in zip(grid.counts, sizes, strict=True))
+    assert total == pytest.approx(data["heterogeneity"]["samples"])
+
+
+def test_a_split_has_a_page_of_its_own(three, tmp_path):
+    data = json.loads((three[0] / "data.json").read_text())
+    page = Reader(build_split_page("digits <1>", data, tmp_path / "split.html").read_text())
+    assert "digits <1>" in page.text
+    assert "Clients and classes" in page.text
+    assert "1,673" in page.text
+
+
+def test_few_clients_are_drawn_one_by_one(three):
+    data = json.loads((three[0] / "data.json").read_text())
+    grid = arrange(data)
+    assert (grid.columns, grid.counts) == (data["clients"], data["counts"])
+
+
+def test_many_runs_reuse_colours_but_keep_their_names(tmp_path):
+    runs = [write_run(tmp_path / f"r{n}", f"run number {n}", (FEDAVG,), 5, seed=n) for n in range(10)]
+    page = _read(runs, tmp_path)
+    assert all(f"run number {n}" in page.text for n in range(10))
+    assert "swatch c1 again" in [value for name, value in page.attributes if name == "class"]
+
+
+def test_an_unwritable_place_loses_nothing(three, tmp_path):
+    with pytest.raises(HansaError, match="The report cannot be written to"):
+        build(three, tmp_path / "missing" / "report.html")
+    with pytest.raises(HansaError, match="at least one run folder"):
+        build([], tmp_path / "report.html")
+    old = tmp_path / "report.html"
+    old.write_text("old")
+    with pytest.raises(HansaError):
+        build([tmp_path], old)
+    assert old.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

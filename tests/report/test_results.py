@@ -1,0 +1,146 @@
+"""Run folders are read as they are: finished, killed, resumed, damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import FrozenInstanceError
+
+import pytest
+from run_folders import FED3R, FINETUNE, write_run
+
+from hansa.errors import HansaError
+from hansa.results import Run, comparison, curve, headline, labels, phases, total
+
+
+def test_a_finished_run_reads_back(three):
+    run = Run.open(three[2])
+    assert (run.name, run.seed, run.status) == ("Fed3R then FedAvg", 7, "finished")
+    assert [phase["algorithm"]["name"] for phase in run.plan["phases"]] == ["fed3r", "fedavg"]
+    assert run.environment["torch"] == "2.13.0+cpu"
+    assert len(run.data["counts"]) == 20
+    assert run.clients().column_names[:4] == ["phase", "phase_name", "round", "client"]
+    assert run.ledger().num_rows == 40
+    with pytest.raises(FrozenInstanceError):
+        run.path = None
+
+
+def test_rows_agree_with_the_summary(three):
+    run = Run.open(three[2])
+    for row, told in zip(phases(run), run.summary["phases"], strict=True):
+        assert (row.phase, row.algorithm, row.rounds) == (told["name"], told["algorithm"], told["rounds"])
+        assert (row.bytes_up, row.bytes_down) == (told["bytes_up"], told["bytes_down"])
+        assert row.flops == pytest.approx(told["flops"])
+        assert row.metrics == told["metrics"]
+    whole = total(phases(run))
+    assert whole.rounds == 21
+    assert whole.bytes == 2 * (20 * 18_000 + 20 * 10 * 60_000)
+
+
+def test_the_headline_is_the_last_evaluation_not_the_best(tmp_path):
+    folder = write_run(tmp_path / "run")
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    spoilt = json.loads(lines[10]) | {"metrics": {"test_accuracy": 0.999}}
+    lines[10] = json.dumps(spoilt)
+    (folder / "rounds.jsonl").write_text("\n".join(lines))
+    (row,) = comparison([Run.open(folder)])
+    assert headline(row["metrics"]) == ("test_accuracy", json.loads(lines[-1])["metrics"]["test_accuracy"])
+
+
+def test_comparison_is_ready_for_json(three):
+    rows = comparison([Run.open(folder) for folder in three])
+    assert json.loads(json.dumps(rows)) == rows
+    assert [(row["run"], row["phase"], row["rounds"]) for row in rows[1:]] == [
+        ("Fed3R in one round", "closed form", 1),
+        ("Fed3R then FedAvg", "closed form", 1),
+        ("Fed3R then FedAvg", "fine-tuning", 20),
+    ]
+    assert all(row["bytes"] == row["bytes_up"] + row["bytes_down"] for row in rows)
+
+
+def test_headline_prefers_the_global_test_set_then_the_clients():
+    assert headline({"client_accuracy_mean": 0.5, "client_accuracy_weighted": 0.6}) == ("client_accuracy_weighted", 0.6)
+    assert headline({"client_accuracy_weighted": 0.6, "test_accuracy": 0.4}) == ("test_accuracy", 0.4)
+    assert headline({"perplexity": 12.0}) == ("perplexity", 12.0)
+    assert headline({"test_accuracy": float("nan"), "test_loss": 1.0}) == ("test_loss", 1.0)
+    name, value = headline({})
+    assert name == ""
+    assert math.isnan(value)
+
+
+@pytest.mark.parametrize("against", ["rounds", "bytes", "flops", "seconds"])
+def test_costs_add_up_over_phases(three, against):
+    run = Run.open(three[2])
+    x, y = curve(run, "test_accuracy", against)
+    whole = total(phases(run))
+    assert len(x) == len(y)
+    assert x[0] == 0
+    assert x == sorted(x)
+    assert x[-1] == pytest.approx(getattr(whole, against))
+    assert y[-1] == whole.metrics["test_accuracy"]
+
+
+def test_an_unknown_axis_is_refused(three):
+    with pytest.raises(HansaError, match=r"against 'byte'\. Did you mean 'bytes'"):
+        curve(Run.open(three[0]), "test_accuracy", "byte")
+
+
+def test_a_killed_run_tells_what_it_had_done(killed):
+    run = Run.open(killed)
+    assert run.status == "unfinished"
+    assert run.summary == {}
+    assert run.clients() is None
+    assert run.ledger() is None
+    assert [row.rounds for row in phases(run)] == [1, 20]
+
+
+def test_a_round_repeated_after_resuming_counts_once(tmp_path):
+    folder = write_run(tmp_path / "run", phases=(FED3R, FINETUNE))
+    once = total(phases(Run.open(folder))).bytes
+    text = (folder / "rounds.jsonl").read_text()
+    again = json.loads(text.splitlines()[-1]) | {"metrics": {"test_accuracy": 0.5}}
+    (folder / "rounds.jsonl").write_text(text + json.dumps(again) + "\n")
+    rows = phases(Run.open(folder))
+    assert total(rows).bytes == once
+    assert rows[-1].metrics == {"test_accuracy": 0.5}
+
+
+def test_a_run_just_begun_has_no_phases(tmp_path):
+    (tmp_path / "plan.toml").write_text('hansa = 1\nname = "new"\nseed = 1\n')
+    run = Run.open(tmp_path)
+    assert (run.rounds, run.data, run.environment, phases(run)) == ([], {}, {}, [])
+
+
+def test_runs_of_one_name_are_told_apart_by_seed_or_folder(tmp_path):
+    same = [write_run(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 2), ("c", 2))]
+    runs = [Run.open(folder) for folder in same]
+    assert labels(runs[:2]) == ["digits, seed 1", "digits, seed 2"]
+    assert labels(runs) == ["digits, a", "digits, b", "digits, c"]
+    assert labels([runs[0], runs[0]]) == ["digits, 1", "digits, 2"]
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path):
+    with pytest.raises(HansaError, match="There is no run folder"):
+        Run.open(tmp_path / "nothing")
+    with pytest.raises(HansaError, match="not a run folder: it has no plan"):
+        Run.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "read"),
+    [
+        ("plan.toml", "= 3", lambda run: run.plan),
+        ("env.json", "{", lambda run: run.environment),
+        ("data.json", "[]", lambda run: run.data),
+        ("clients.parquet", "PAR1", lambda run: run.clients()),
+        ("rounds.jsonl", '{"phase"\n{"phase": 0, "round": 1}\n', lambda run: run.rounds),
+        ("rounds.jsonl", '[]\n{"phase": 0, "round": 1}\n', lambda run: run.rounds),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, three, name, content, read):
+    folder = tmp_path / "run"
+    shutil.copytree(three[0], folder)
+    (folder / name).write_text(content)
+    with pytest.raises(HansaError, match=name):
+        read(Run.open(folder))

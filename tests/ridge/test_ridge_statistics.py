@@ -1,0 +1,181 @@
+"""The laws of the statistics: sums that add, subtract and stream."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ridge_problems import Problem, make
+
+from hansa.errors import HansaError
+from hansa.ridge import RidgeStatistics
+
+
+def close(left: RidgeStatistics, right: RidgeStatistics, tolerance: float = 1e-12) -> bool:
+    return torch.equal(left.counts, right.counts) and all(
+        float((a - b).norm()) <= tolerance * max(float(b.norm()), 1.0)
+        for a, b in ((left.gram, right.gram), (left.moment, right.moment))
+    )
+
+
+def of(problem: Problem, index: object = slice(None)) -> RidgeStatistics:
+    return RidgeStatistics.from_features(problem.z[index], problem.y[index], problem.classes)
+
+
+def test_a_hand_computed_example() -> None:
+    z = torch.tensor([[1.0, 2.0], [3.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    got = RidgeStatistics.from_features(z, torch.tensor([0, 2, 0]), 4)
+    assert got.gram.tolist() == [[10, 2], [2, 5]]
+    assert got.moment.tolist() == [[1, 0, 3, 0], [3, 0, 0, 0]]
+    assert got.counts.tolist() == [2, 0, 1, 0]
+    assert got.n == 3
+    # (A + I) W = b with A + I = [[11, 2], [2, 6]], determinant 62
+    expected = torch.tensor([[0, 0, 18, 0], [31, 0, -6, 0]], dtype=torch.float64) / 62
+    assert torch.allclose(got.solve(lam=1.0, normalize="none"), expected, rtol=1e-14, atol=1e-16)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_split_order_and_number_of_clients_gives_the_same_classifier(data: st.DataObject) -> None:
+    problem = make(samples=data.draw(st.integers(1, 150)), dimension=data.draw(st.integers(1, 20)))
+    seed = data.draw(st.integers(0, 2**16))
+    owner = np.random.default_rng(seed).integers(0, data.draw(st.integers(1, 30)), len(problem.y))
+    parts = [of(problem, torch.from_numpy(np.flatnonzero(owner == client))) for client in np.unique(owner)]
+    order = data.draw(st.permutations(range(len(parts))))
+    together = of(problem).solve()
+    split = RidgeStatistics.sum(parts[index] for index in order).solve()
+    assert float((split - together).norm()) <= 1e-9 * float(together.norm())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 60), min_size=3, max_size=3), st.integers(0, 1000))
+def test_a_commutative_group(sizes: list[int], seed: int) -> None:
+    a, b, c = (of(make(size + 1, 7, 4, seed + index)) for index, size in enumerate(sizes))
+    nothing = RidgeStatistics.zeros(7, 4)
+    assert close(a + b, b + a)
+    assert close((a + b) + c, a + (b + c))
+    assert close(a + nothing, a, 0.0)
+    assert close((a + b) - b, a)
+    assert close(a - a, nothing)
+    assert close(sum([a, b, c]), RidgeStatistics.sum([a, b, c]))  # type: ignore[arg-type]
+
+
+def test_operators_leave_their_arguments_untouched(problem: Problem) -> None:
+    a, b = of(problem, slice(0, 90)), of(problem, slice(90, 200))
+    before = a.copy(), b.copy()
+    _ = a + b, (a + b) - a, RidgeStatistics.sum([a, b]), sum([a, b])  # type: ignore[list-item]
+    assert close(a, before[0], 0.0)
+    assert close(b, before[1], 0.0)
+
+
+@pytest.mark.parametrize("dimension", [3, 130, 300])
+def test_panels_and_blocks_do_not_show(dimension: int) -> None:
+    problem = make(samples=257, dimension=dimension)
+    got = RidgeStatistics.from_features(problem.z, problem.y, problem.classes, block=100)
+    assert torch.allclose(got.gram, problem.z.T @ problem.z, rtol=1e-12, atol=1e-10)
+    assert torch.equal(got.gram, got.gram.T)
+    assert torch.allclose(got.moment, problem.z.T @ problem.one_hot(), rtol=1e-12, atol=1e-10)
+
+
+def test_streaming_equals_batch_and_many_small_clients_share_blocks(problem: Problem) -> None:
+    stream = RidgeStatistics.zeros(12, 5)
+    for z, y in zip(problem.z.split(7), problem.y.split(7), strict=True):
+        assert stream.update(z, y) is stream
+    clients = zip(problem.z.split(3), problem.y.split(3), strict=True)
+    assert close(stream, of(problem))
+    assert close(RidgeStatistics.from_clients(clients, 12, 5, block=16), of(problem))
+    assert close(RidgeStatistics.zeros(12, 5).update(problem.z, problem.y, block=32), of(problem))
+
+
+def test_clients_of_both_precisions_are_not_mixed_in_a_block(problem: Problem) -> None:
+    half = [(problem.z[:100].float(), problem.y[:100]), (problem.z[100:], problem.y[100:])]
+    exact = of(problem, slice(100, 200)) + RidgeStatistics.from_features(problem.z[:100].float(), problem.y[:100], 5)
+    assert close(RidgeStatistics.from_clients(half, 12, 5), exact)
+
+
+def test_float32_features_keep_seven_digits_however_many_samples() -> None:
+    problem = make(samples=20_000, dimension=40)
+    z = problem.z.float()
+    exact = RidgeStatistics.from_features(z.double(), problem.y, problem.classes)
+    quick = RidgeStatistics.from_features(z, problem.y, problem.classes, block=1024)
+    assert 0 < float((quick.gram - exact.gram).norm() / exact.gram.norm()) < 2e-7
+    assert 0 < float((quick.moment - exact.moment).norm() / exact.moment.norm()) < 2e-7
+
+
+def test_numpy_torch_half_precision_whole_numbers_and_read_only_memory(problem: Problem, tmp_path) -> None:
+    np.save(tmp_path / "z.npy", problem.z.numpy())
+    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
+    assert close(RidgeStatistics.from_features(mapped, problem.y.numpy().astype(np.int16), 5, block=64), of(problem))
+    assert close(RidgeStatistics.from_features(problem.z.numpy()[::-1], problem.y.numpy()[::-1], 5), of(problem))
+    assert RidgeStatistics.from_features(problem.z.half(), problem.y, 5).gram.dtype == torch.float64
+    assert RidgeStatistics.from_features(np.array([[1, 2]]), np.array([0]), 1).gram.tolist() == [[1, 2], [2, 4]]
+
+
+def test_no_samples_at_all_is_zero() -> None:
+    empty = RidgeStatistics.from_features(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long), 2)
+    assert close(empty, RidgeStatistics.zeros(3, 2), 0.0)
+
+
+def test_removing_a_client_gives_the_classifier_trained_without_it(problem: Problem) -> None:
+    rare = problem._replace(y=torch.where(torch.arange(200) < 8, 4, problem.y))  # class 4 lives on this client only
+    leaving, staying = of(rare, slice(0, 30)), of(rare, slice(30, 200))
+    for normalize in ("column", "gamma", "none"):
+        forgotten = ((leaving + staying) - leaving).solve(normalize=normalize)
+        assert torch.allclose(forgotten, staying.solve(normalize=normalize), rtol=1e-9, atol=1e-12)
+        assert not forgotten[:, 4].any()
+
+
+def test_relabel_moves_classes(problem: Problem) -> None:
+    moved = of(problem).relabel([6, 0, 1, 2, 3], 7)
+    y = torch.tensor([6, 0, 1, 2, 3])[problem.y]
+    assert close(moved, RidgeStatistics.from_features(problem.z, y, 7))
+
+
+def test_what_was_never_added_cannot_be_removed(problem: Problem) -> None:
+    with pytest.raises(HansaError, match="never added: class 3"):
+        of(problem, problem.y == 0) - of(problem, problem.y == 3)
+
+
+def spoiled(problem: Problem, value: float) -> torch.Tensor:
+    z = problem.z.clone()
+    z[150, 4] = value
+    return z
+
+
+@pytest.mark.parametrize(
+    ("z", "y", "sentence"),
+    [
+        (lambda p: spoiled(p, float("nan")), lambda p: p.y, "finite numbers.*row 150, column 4"),
+        (lambda p: spoiled(p, float("inf")), lambda p: p.y, "finite"),
+        (lambda p: spoiled(p, 1e30).float(), lambda p: p.y, "after squaring"),
+        (lambda p: p.z[0], lambda p: p.y, "must be a matrix"),
+        (lambda p: p.z[:, :5], lambda p: p.y, "must have 12 columns"),
+        (lambda p: p.z, lambda p: p.y[:9], "one entry per row"),
+        (lambda p: p.z, lambda p: p.y - 1, "0..4. Got -1"),
+        (lambda p: p.z, lambda p: p.y + 2, "0..4. Got 5"),
+        (lambda p: p.z, lambda p: p.y.double(), "whole numbers"),
+        (lambda p: p.z.numpy().astype(str), lambda p: p.y, "must be numbers"),
+        (lambda p: p.z.to(torch.complex64), lambda p: p.y, "real numbers"),
+    ],
+)
+def test_bad_batches_are_refused_and_leave_the_sums_as_they_were(problem: Problem, z, y, sentence: str) -> None:
+    for block in (64, 4096):
+        sums = of(problem)
+        with pytest.raises(HansaError, match=sentence.replace("row 150", "row (150|22)")):
+            sums.update(z(problem), y(problem), block=block)
+        assert close(sums, of(problem), 0.0)
+
+
+def test_misfits_are_refused(problem: Problem) -> None:
+    with pytest.raises(HansaError, match="cannot be combined"):
+        of(problem) + RidgeStatistics.zeros(12, 6)
+    with pytest.raises(HansaError, match="nothing to sum"):
+        RidgeStatistics.sum([])
+    with pytest.raises(HansaError, match="at least 1"):
+        RidgeStatistics.zeros(0, 3)
+    with pytest.raises(HansaError, match="need A"):
+        RidgeStatistics(torch.zeros(3, 3), torch.zeros(2, 4), torch.zeros(4))
+    with pytest.raises(HansaError, match="must be float64"):
+        RidgeStatistics(torch.zeros(3, 3), torch.zeros(3, 4), torch.zeros(4))
