@@ -6,7 +6,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -216,17 +216,15 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return next(names for names in (named, seeded, placed, numbered) if len(set(names)) == len(runs))
 
 
-def comparison(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """A row per run and phase, in the order given: plain dictionaries, ready for JSON or a data frame."""
-    named = zip(runs, labels(runs), strict=True)
-    rows = [replace(row, run=label) for run, label in named for row in phases(run)]
-    return [{**asdict(row), "bytes": row.bytes} for row in rows]
+def comparison(runs: Sequence[Run]) -> list[Row]:
+    """A row per run and phase, in the order given."""
+    return [replace(row, run=label) for run, label in zip(runs, labels(runs), strict=True) for row in phases(run)]
 
 
-def headline(metrics: Mapping[str, float]) -> tuple[str, float]:
-    """The one number to show of an evaluation: global test accuracy, else the clients'; ("", NaN) where there is none."""
+def headline(metrics: Mapping[str, float]) -> tuple[str, float] | None:
+    """The one number to show of an evaluation: global test accuracy, else the clients'; None where there is none."""
     known = [name for name in (*HEADLINES, *metrics) if is_number(metrics.get(name))]
-    return (known[0], float(metrics[known[0]])) if known else ("", math.nan)
+    return (known[0], float(metrics[known[0]])) if known else None
 
 
 def is_number(value: object) -> bool:

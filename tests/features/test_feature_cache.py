@@ -133,11 +133,12 @@ def test_left_over_parts_are_cleared(tmp_path: Path, counting: Doubling) -> None
     assert list(tmp_path.rglob("*.part")) == []
 
 
-def test_missing_cost_does_not_stop_a_read(tmp_path: Path, counting: Doubling) -> None:
+def test_lost_cost_is_counted_again(tmp_path: Path, counting: Doubling) -> None:
     extract_features(numbers(), counting, cache=tmp_path)
     for file in tmp_path.rglob("cost.json"):
         file.write_text("{")
-    assert extract_features(numbers(), counting, cache=tmp_path).computed == 0
+    again = extract_features(numbers(), counting, cache=tmp_path)
+    assert again.computed == 0 and again.flops_per_sample == 4
 
 
 def test_bad_features_are_refused_and_not_kept(tmp_path: Path) -> None:

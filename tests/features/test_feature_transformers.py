@@ -165,7 +165,8 @@ def test_fingerprint_follows_weights_preprocessing_and_settings(tmp_path: Path) 
     assert Transformers(str(folder)).fingerprint() != base
 
 
-def test_errors_are_sentences(tmp_path: Path) -> None:
+def test_errors_are_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
         HansaError, match=r"'pooling' of Transformers must be one of auto, cls, mean, pooler\. Got 'max'"
     ):

@@ -11,7 +11,9 @@ from run_folders import FEDAVG, FakePhase, write_run
 
 from hansa.errors import HansaError
 from hansa.report import build, build_split_page
+from hansa.report.curves import metrics_to_draw
 from hansa.report.distribution import arrange
+from hansa.results import Run
 
 
 class Reader(HTMLParser):
@@ -113,6 +115,18 @@ def test_runs_that_cost_nothing_and_never_change_are_drawn(tmp_path):
         line["seconds"] = 0
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert "100.0 %" in _read([folder], tmp_path).text
+
+
+def test_the_first_metric_is_one_that_all_runs_have(tmp_path):
+    runs = [write_run(tmp_path / name, name) for name in "ab"]
+    lines = [json.loads(line) for line in (runs[0] / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["metrics"].pop("test_accuracy", None)
+    (runs[0] / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    opened = [Run.open(run) for run in runs]
+    assert metrics_to_draw(opened)[0] == "client_accuracy_weighted"
+    assert metrics_to_draw(opened)[-1] == "test_accuracy"
+    assert metrics_to_draw(opened[1:])[0] == "test_accuracy"
 
 
 def test_different_splits_get_a_section_each(tmp_path):

@@ -89,10 +89,11 @@ def test_streaming_equals_batch_and_many_small_clients_share_blocks(problem: Pro
     assert close(RidgeStatistics.zeros(12, 5).update(problem.z, problem.y, block=32), of(problem))
 
 
-def test_clients_of_both_precisions_are_not_mixed_in_a_block(problem: Problem) -> None:
-    half = [(problem.z[:100].float(), problem.y[:100]), (problem.z[100:], problem.y[100:])]
-    exact = of(problem, slice(100, 200)) + RidgeStatistics.from_features(problem.z[:100].float(), problem.y[:100], 5)
-    assert close(RidgeStatistics.from_clients(half, 12, 5), exact)
+def test_clients_of_both_precisions_and_libraries_share_a_block(problem: Problem) -> None:
+    rounded = problem.z[:100].float()
+    clients = [(rounded.numpy(), problem.y[:100].numpy()), (problem.z[100:], problem.y[100:])]
+    exact = of(problem, slice(100, 200)) + RidgeStatistics.from_features(rounded.double(), problem.y[:100], 5)
+    assert close(RidgeStatistics.from_clients(clients, 12, 5), exact)
 
 
 def test_float32_features_keep_seven_digits_however_many_samples() -> None:

@@ -93,7 +93,7 @@ def extract_features(
     return Extracted(
         data=replace(data, train=found[0], test=found[1] if len(found) > 1 else None),
         width=found[0].x.shape[1],
-        flops_per_sample=shelves[0].read_flops() or 0.0,
+        flops_per_sample=_flops(shelves[0], data.train.x, work),
         cached=work.cached,
         computed=work.computed,
         seconds=time.perf_counter() - began,
@@ -122,6 +122,18 @@ def _chunk(shelf: Shelf, number: int, x: Array, work: _Work) -> Array:
                 return _fill(shelf, number, x, work)
     work.report(cached=len(x))
     return features
+
+
+def _flops(shelf: Shelf, x: Array, work: _Work) -> float:
+    """As counted when the shelf was filled; counted again on one batch where that note was lost."""
+    flops = shelf.read_flops()
+    if flops is None:
+        batch = x[: work.batch_size]
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            work.extractor.prepare()(batch)
+        flops = counter.get_total_flops() / len(batch)
+        shelf.write_flops(flops)
+    return flops
 
 
 def _fill(shelf: Shelf, number: int, x: Array, work: _Work) -> Array:

@@ -30,9 +30,9 @@ class Series:
 
 
 def metrics_to_draw(runs: Sequence[Run]) -> list[str]:
-    """The known metrics that some run has, the headline first."""
-    seen = {name for run in runs for record in run.rounds for name in record.get("metrics", {})}
-    return [name for name in HEADLINES if any(points(run, name) for run in runs) and name in seen]
+    """The known metrics some run has: those of most runs first, and among these the headline."""
+    having = {name: sum(bool(points(run, name)) for run in runs) for name in HEADLINES}
+    return sorted((name for name in HEADLINES if having[name]), key=lambda name: -having[name])
 
 
 def panels(runs: Sequence[Run], labels: Sequence[str], metric: str) -> Markup:

@@ -81,9 +81,9 @@ def _header(runs: Sequence[Run], names: Sequence[str], title: str) -> Markup:
 def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
     """A run's last evaluation and what it took; never its best one.  A run alone is named by the page's title."""
     rows = phases(run)
-    metric, value = headline(rows[-1].metrics if rows else {})
-    about = f"{metric_title(metric)} at the last evaluation" if metric else "No round was evaluated yet"
-    shown = element("p", metric_text(metric, value), class_="value")
+    found = headline(rows[-1].metrics) if rows else None
+    about = f"{metric_title(found[0])} at the last evaluation" if found else "No round was evaluated yet"
+    shown = element("p", metric_text(*found) if found else "–", class_="value")
     return element(
         "article",
         element("h3", tables.swatch(colour), name, _badge(run)) if several else _badge(run),

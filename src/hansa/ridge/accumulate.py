@@ -33,7 +33,7 @@ def add_class_sums(moment: Tensor, counts: Tensor, z: Tensor, y: Tensor) -> None
     ordered, order = y.long().sort(stable=True)
     present, sizes = torch.unique_consecutive(ordered, return_counts=True)
     sums = embedding_bag(order, z.contiguous(), sizes.cumsum(0) - sizes, mode="sum")
-    moment.index_add_(1, present, sums.T.to(moment.dtype))
+    moment.T.index_add_(0, present, sums.to(moment.dtype))
     counts.index_add_(0, present, sizes.to(counts.dtype))
 
 

@@ -31,7 +31,7 @@ class FeatureMap(Protocol):
 def as_tensor(array: Array) -> Tensor:
     """A tensor without a copy where torch can share the memory."""
     if isinstance(array, Tensor):
-        return array.detach()
+        return array.detach() if array.requires_grad else array
     array = np.asarray(array)
     require(array.dtype.kind in "fiub", f"Features and labels must be numbers. Got an array of {array.dtype}.")
     shareable = array.flags.writeable and array.dtype.isnative and all(step >= 0 for step in array.strides)
@@ -49,13 +49,17 @@ def as_features(array: Array) -> Tensor:
 
 def check_shapes(features: Array, labels: Array, dimension: int | None) -> None:
     """Refuse what is not n × d features with n labels."""
-    shape, count = tuple(np.shape(features)), tuple(np.shape(labels))
+    shape, count = _shape(features), _shape(labels)
     require(len(shape) == 2, f"Features must be a matrix, one row a sample. Got shape {shape}.")
     require(
         dimension is None or shape[1] == dimension,
         f"Features must have {dimension} columns, as the statistics have. Got shape {shape}.",
     )
     require(count == shape[:1], f"Labels must be a vector with one entry per row ({shape[0]}). Got shape {count}.")
+
+
+def _shape(array: Array) -> tuple[int, ...]:
+    return tuple(array.shape) if hasattr(array, "shape") else np.shape(array)
 
 
 def check_values(z: Tensor, y: Tensor, num_classes: int) -> None:
@@ -82,19 +86,25 @@ def cut(features: Array, labels: Array, rows: int, device: torch.device) -> Iter
 
 def gather(batches: Iterable[tuple[Array, Array]], dimension: int, rows: int, device: torch.device) -> Iterator[Block]:
     """The rows of many small batches as few large blocks: matrix products of a few rows waste a processor."""
-    pending: list[Block] = []
+    pending: list[tuple[Array, Array]] = []
     held = 0
     for features, labels in batches:
         check_shapes(features, labels, dimension)
-        for z, y in cut(features, labels, rows, device):
-            if pending and (held + len(y) > rows or z.dtype != pending[0][0].dtype):
-                yield _joined(pending)
-                pending, held = [], 0
-            pending.append((z, y))
-            held += len(y)
+        if pending and held + len(labels) > rows:
+            yield from cut(*_joined(pending), rows, device)
+            pending, held = [], 0
+        pending.append((features, labels))
+        held += len(labels)
     if pending:
-        yield _joined(pending)
+        yield from cut(*_joined(pending), rows, device)
 
 
-def _joined(parts: list[Block]) -> Block:
-    return parts[0] if len(parts) == 1 else (torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts]))
+def _joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """One matrix and one vector; where precisions differ, in the higher one."""
+    if len(parts) == 1:
+        return parts[0]
+    return _concatenated([part[0] for part in parts]), _concatenated([part[1] for part in parts])
+
+
+def _concatenated(arrays: list[Array]) -> Array:
+    return torch.cat([as_tensor(array) for array in arrays])

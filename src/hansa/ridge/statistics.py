@@ -39,8 +39,9 @@ class RidgeStatistics:
         """The statistics of no sample at all."""
         require(dimension >= 1, f"The dimension of ridge statistics must be at least 1. Got {dimension}.")
         require(num_classes >= 1, f"The number of classes must be at least 1. Got {num_classes}.")
-        shapes = (dimension, dimension), (dimension, num_classes), (num_classes,)
-        return cls(*(torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes))
+        shapes = (dimension, dimension), (num_classes, dimension), (num_classes,)
+        gram, sums, counts = (torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes)
+        return cls(gram, sums.T, counts)  # a class's sum lies in one piece
 
     @classmethod
     def from_features(

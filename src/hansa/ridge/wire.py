@@ -83,6 +83,7 @@ def rounding(gram: Tensor, moment: Tensor, dtype: torch.dtype) -> float:
 
 def save(path: Path, tree: Tree, num_classes: int) -> None:
     """To a temporary name first, then renamed: a reader sees a whole file or none."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -90,7 +91,7 @@ def save(path: Path, tree: Tree, num_classes: int) -> None:
     try:
         save_file(owned, temporary, {"format": FORMAT, "num_classes": str(num_classes)})
         temporary.replace(path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise HansaError(f"The statistics cannot be written to '{path}': {error}.") from error
     finally:
         temporary.unlink(missing_ok=True)

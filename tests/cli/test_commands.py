@@ -1,0 +1,161 @@
+"""The command line, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HANSA = [sys.executable, "-c", "from hansa.cli import main; main()"]
+
+
+def hansa(*words: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*HANSA, *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def refused(*words: object, cwd: Path) -> str:
+    """Exit code 2, one message, no traceback, and nothing left behind."""
+    before = sorted(cwd.rglob("*"))
+    done = hansa(*words, cwd=cwd, code=2)
+    assert "Traceback" not in done.stderr
+    assert sorted(cwd.rglob("*")) == before
+    return done.stderr
+
+
+def test_run_report_and_compare(tmp_path: Path) -> None:
+    done = hansa("run", "digits-fed3r", "--out", "one", "--json", cwd=tmp_path)
+    assert done.stderr.startswith("Run folder: one\n")
+    summary = json.loads(done.stdout)
+    assert summary["status"] == "finished" and summary["seed"] == 0
+    (phase,) = summary["phases"]
+    assert set(phase) == {"name", "algorithm", "rounds", "metrics", "bytes_up", "bytes_down", "flops", "seconds"}
+    assert phase["metrics"]["test_accuracy"] > 0.9 and phase["bytes_up"] > 0 and phase["flops"] > 0
+    assert json.loads((tmp_path / "one" / "summary.json").read_text()) == summary
+    hansa("run", "digits-fedavg", "--out", "two", "--set", "phases.0.rounds=2", "--seed", "3", cwd=tmp_path)
+    assert json.loads((tmp_path / "two" / "summary.json").read_text())["phases"][0]["rounds"] == 2
+    table = hansa("compare", "one", "two", cwd=tmp_path).stdout
+    assert "fed3r" in table and "fedavg" in table and "accuracy" in table
+    hansa("report", "one", "two", "--out", "page.html", cwd=tmp_path)
+    assert "fedavg" in (tmp_path / "page.html").read_text()
+
+
+def test_local_test_sets_give_results_client_by_client(tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    change = ["--set", "data.test.kind=local", "--set", "phases.0.rounds=4"]
+    hansa("run", "digits-fedavg", "--out", "run", *change, cwd=tmp_path)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    names = {"client_accuracy_weighted", "client_accuracy_mean", "client_accuracy_std", "client_accuracy_worst10"}
+    assert names | {"balanced_accuracy"} <= set(summary["phases"][0]["metrics"])
+    table = pyarrow.parquet.read_table(tmp_path / "run" / "clients.parquet").to_pydict()
+    last = [i for i, r in enumerate(table["round"]) if r == 4]
+    correct, samples = (sum(table[key][i] for i in last) for key in ("correct", "test_samples"))
+    assert correct / samples == pytest.approx(summary["phases"][0]["metrics"]["client_accuracy_weighted"])
+    costs = pyarrow.parquet.read_table(tmp_path / "run" / "ledger.parquet").to_pydict()
+    assert sum(costs["bytes_up"]) == summary["phases"][0]["bytes_up"]
+
+
+def test_new_validate_and_ls(tmp_path: Path) -> None:
+    hansa("new", "mine.toml", "--like", "digits-fedavg", cwd=tmp_path)
+    assert (tmp_path / "mine.toml").read_text().startswith("# hansa run mine.toml\n")
+    assert "weight_decay = 0.0" in hansa("validate", "mine.toml", cwd=tmp_path).stdout
+    listing = hansa("ls", cwd=tmp_path).stdout
+    assert all(word in listing for word in ("digits-fed3r", "dirichlet", "fedavg", "leaf-cnn", "tensorboard"))
+    assert "dirichlet" in hansa("ls", "partition", cwd=tmp_path).stdout
+    assert json.loads(hansa("validate", "--schema", cwd=tmp_path).stdout)["type"] == "object"
+
+
+def test_split_shows_how_the_data_lies(tmp_path: Path) -> None:
+    table = hansa("split", "digits-fedavg", cwd=tmp_path).stdout
+    assert "jaccard" in table and "hellinger" in table and "jensen" in table
+    assert "<svg" in (tmp_path / "split.html").read_text()
+    as_json = json.loads(hansa("split", "digits-fedavg", "--json", "--seed", "4", cwd=tmp_path).stdout)
+    assert as_json["clients"] == 50
+
+
+def test_help_names_every_command(tmp_path: Path) -> None:
+    text = hansa("--help", cwd=tmp_path).stdout
+    assert all(word in text for word in ("ls", "new", "validate", "run", "resume", "split", "report", "compare"))
+
+
+def test_wrong_words_are_refused(tmp_path: Path) -> None:
+    assert "No such command" in refused("rn", cwd=tmp_path)
+    assert "no plan file 'digits-fed'" in refused("run", "digits-fed", cwd=tmp_path)
+    assert "no run folder" in refused("resume", "nowhere", cwd=tmp_path)
+    assert "no run folder" in refused("report", "nowhere", cwd=tmp_path)
+    assert "no shipped plan 'x'" in refused("new", "a.toml", "--like", "x", cwd=tmp_path)
+    assert "no kind 'modle' to list. Did you mean 'model'?" in refused("ls", "modle", cwd=tmp_path)
+
+
+PLAN = """
+[data]
+source = {{ name = "{name}", path = "{path}"{more} }}
+partition = {{ name = "{partition}" }}
+[[phases]]
+algorithm = "fed3r"
+"""
+
+
+def plan(folder: Path, name: str, path: str, partition: str = "iid", more: str = "") -> Path:
+    file = folder / "plan.toml"
+    file.write_text(PLAN.format(name=name, path=path, partition=partition, more=more))
+    return file
+
+
+def test_bad_data_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2
+    broken = x.copy()
+    broken[7, 1] = np.nan
+    np.savez(tmp_path / "nan.npz", x=broken, y=y)
+    np.savez(tmp_path / "one.npz", x=x, y=np.zeros(20, int))
+    np.savez(tmp_path / "good.npz", x=x, y=y)
+    (tmp_path / "table.csv").write_text("age,outcome\n" + "\n".join(f"{i},{i % 2}" for i in range(20)))
+    (tmp_path / "zip.npz").write_bytes((tmp_path / "good.npz").read_bytes()[:100])
+
+    def says(*words: str, **given: str) -> str:
+        return refused("run", plan(tmp_path, **given).name, *words, cwd=tmp_path)
+
+    plan(tmp_path, "npz", "x")  # the plan file itself is there before and after
+    assert "missing.npz" in says(name="npz", path="missing.npz")
+    assert "zip.npz" in says(name="npz", path="zip.npz")
+    assert "NaN" in says(name="npz", path="nan.npz") or "finite" in says(name="npz", path="nan.npz")
+    assert "one class" in says(name="npz", path="one.npz")
+    assert "label" in says(name="csv", path="table.csv", more=', label = "outcom"')
+    assert "Did you mean 'outcome'?" in says(name="csv", path="table.csv", more=', label = "outcom"')
+    assert "clients" in says("--set", "data.partition.clients=500", name="npz", path="good.npz")
+    assert "client" in says(name="npz", path="good.npz", partition="natural")
+
+
+def test_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert "cannot be made" in refused("run", "digits-fed3r", "--out", "file/run", cwd=tmp_path)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    hansa("run", "digits-fed3r", "--out", "run", cwd=tmp_path)
+    before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
+    assert "hansa resume run" in refused("run", "digits-fed3r", "--out", "run", cwd=tmp_path)
+    assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
+
+
+def test_impossible_phases_are_refused(tmp_path: Path) -> None:
+    change = ["--set", "phases.0.orchestration=star", "--set", "phases.0.rounds=3"]
+    assert "exactly once" in refused("run", "digits-fed3r", *change, cwd=tmp_path)
+    assert "data.test.kind" in refused("run", "digits-fedavg", "--set", "phases.0.algorithm=personal", cwd=tmp_path)
+    assert "leaf-cnn" in refused("run", "digits-fedavg", "--set", "model=leaf-cnn", cwd=tmp_path).lower().replace(
+        "leafcnn", "leaf-cnn"
+    )
+
+
+def test_offline_and_without_a_home(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "HOME"}
+    done = subprocess.run([*HANSA, "run", "digits-fed3r"], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr

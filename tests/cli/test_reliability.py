@@ -1,0 +1,153 @@
+"""Killed at any moment, stopped by Ctrl-C, on a full disk: nothing that was written is lost, and resuming changes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load
+
+from hansa.store import DiskStore
+
+HANSA = [sys.executable, "-c", "from hansa.cli import main; main()"]
+PLAN = """
+[data]
+source = "digits"
+partition = { name = "dirichlet", clients = 20, alpha = 0.3 }
+test = { kind = "local" }
+[model]
+name = "mlp"
+hidden = [32]
+[[phases]]
+algorithm = "fed3r"
+orchestration = { name = "sweep", clients = 5 }
+rounds = 4
+[[phases]]
+algorithm = { name = "personal", keep = "head", inner = { name = "fedavg", server = "adam" } }
+orchestration = { name = "star", clients = 6 }
+rounds = 60
+evaluate_every = 5
+[[phases]]
+algorithm = { name = "fedavg", local = { momentum = 0.9 } }
+orchestration = { name = "chains", length = 3 }
+rounds = 25
+evaluate_every = 5
+"""
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    # A commit after every round, so that kills meet checkpoints of all kinds.
+    code = "import hansa.loop; hansa.loop.COMMIT_SECONDS = 0; from hansa.cli import main; main()"
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def result(run: Path) -> tuple[object, ...]:
+    """Everything a run left behind, but for times."""
+    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    told = [{key: value for key, value in record.items() if key != "seconds"} for record in rounds]
+    store = DiskStore(run / "checkpoint" / "state.sqlite")
+    rows = store._database.execute("SELECT name, client, digest FROM trees WHERE name != 'progress' ORDER BY 1, 2")
+    trees = rows.fetchall()
+    store.close()
+    tables = [(run / name).read_bytes() for name in ("clients.parquet", "ledger.parquet", "data.json", "plan.toml")]
+    return told, trees, tables
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[object, ...], float]:
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "plan.toml").write_text(PLAN)
+    began = time.monotonic()
+    run = start(folder, "run", "plan.toml", "--out", "run")
+    assert run.wait() == 0, run.stderr and run.stderr.read()
+    return folder, result(folder / "run"), time.monotonic() - began
+
+
+def test_killed_at_random_moments_a_run_ends_bit_for_bit_the_same(
+    uninterrupted: tuple[Path, tuple[object, ...], float], record_property: pytest.RecordProperty
+) -> None:
+    folder, expected, seconds = uninterrupted
+    moments, kills, wanted = random.Random(7), 0, 12
+    for attempt in range(60):
+        known = (folder / "killed" / "plan.toml").exists()
+        words = ("resume", "killed") if known else ("run", "plan.toml", "--out", "killed")
+        run = start(folder, *words)
+        if kills < wanted:
+            time.sleep(moments.uniform(0.3, 1.0) * (seconds * 0.75))
+            if run.poll() is None:
+                run.send_signal(signal.SIGKILL)
+                kills += known  # a kill before the folder exists is no test of resuming
+        if run.wait() == 0 and kills:
+            break
+        assert run.returncode in (0, -signal.SIGKILL), run.stderr and run.stderr.read()
+    record_property("kills", kills)
+    print(f"\nkilled {kills} times in {attempt + 1} starts")
+    assert kills >= 2
+    assert result(folder / "killed") == expected
+
+
+def test_ctrl_c_keeps_the_run_and_prints_how_to_go_on(
+    uninterrupted: tuple[Path, tuple[object, ...], float],
+) -> None:
+    folder, expected, _ = uninterrupted
+    run = start(folder, "run", "plan.toml", "--out", "stopped")
+    rounds = folder / "stopped" / "rounds.jsonl"
+    while not rounds.exists() or len(rounds.read_bytes().splitlines()) < 8:
+        time.sleep(0.02)
+        assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    _, told = run.communicate()
+    assert run.returncode == 130
+    assert b"Continue with: hansa resume stopped" in told
+    assert json.loads((folder / "stopped" / "summary.json").read_text())["status"] == "interrupted"
+    again = start(folder, "resume", "stopped")
+    assert again.wait() == 0
+    assert result(folder / "stopped") == expected
+
+
+def test_a_full_disk_loses_nothing(uninterrupted: tuple[Path, tuple[object, ...], float]) -> None:
+    """Files may not grow past a limit, as on a full disk; later the limit is gone and the run goes on."""
+    folder, expected, _ = uninterrupted
+
+    def full() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+    words = [*HANSA, "run", "plan.toml", "--out", "full"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, preexec_fn=full, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written" in done.stderr and "Traceback" not in done.stderr
+    again = start(folder, "resume", "full")
+    assert again.wait() == 0, again.stderr and again.stderr.read()
+    assert result(folder / "full") == expected
+
+
+def test_a_damaged_checkpoint_is_told(uninterrupted: tuple[Path, tuple[object, ...], float]) -> None:
+    folder, _, _ = uninterrupted
+    run = start(folder, "run", "plan.toml", "--out", "cut")
+    rounds = folder / "cut" / "rounds.jsonl"
+    while not rounds.exists() or len(rounds.read_bytes().splitlines()) < 5:
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)
+    run.wait()
+    path = folder / "cut" / "checkpoint" / "state.sqlite"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    done = subprocess.run([*HANSA, "resume", "cut"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert "checkpoint" in done.stderr
+
+
+def test_states_are_safetensors_not_pickles(uninterrupted: tuple[Path, tuple[object, ...], float]) -> None:
+    folder, _, _ = uninterrupted
+    store = DiskStore(folder / "run" / "checkpoint" / "state.sqlite")
+    for (blob,) in store._database.execute("SELECT tree FROM trees WHERE name != 'progress'"):
+        assert isinstance(load(blob), dict)
+    store.close()

@@ -1,0 +1,40 @@
+"""The package as a user meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import hansa
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def seconds_to_import(*modules: str) -> float:
+    """CPU seconds, the least of three, so that a busy machine does not matter."""
+    code = f"import time; t = time.process_time(); import {', '.join(modules)}; print(time.process_time() - t)"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    return min(float(run.stdout) for run in runs)
+
+
+def test_importing_is_quick() -> None:
+    assert seconds_to_import("hansa") < 0.3
+
+
+def test_importing_the_core_costs_little_beyond_torch() -> None:
+    torch_alone = seconds_to_import("torch, torch.func, torch.utils.flop_counter")
+    assert seconds_to_import("hansa, hansa.contract, hansa.loop, hansa.algorithms.fedavg") - torch_alone < 0.3
+
+
+def test_every_public_name_is_there() -> None:
+    for name in hansa.__all__:
+        assert getattr(hansa, name) is not None
+
+
+def test_metadata_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == hansa.__version__
+    assert project["license"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
