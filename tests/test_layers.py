@@ -58,7 +58,12 @@ def test_imports_point_down(path: Path) -> None:
 
 
 def test_every_layer_is_real() -> None:
-    there = {path.name.removesuffix(".py") for path in ROOT.iterdir()} - {"__init__", "__pycache__", "plans", "py.typed"}
+    there = {path.name.removesuffix(".py") for path in ROOT.iterdir()} - {
+        "__init__",
+        "__pycache__",
+        "plans",
+        "py.typed",
+    }
     assert there == set(LEVEL)
 
 

@@ -178,7 +178,10 @@ def _schema(hint: Any) -> Table:
 def _piece_schema(kind: str, name: str) -> Table:
     # A wrapper holds pieces of its own kind: one level down, the bare name must do, or the schema would never end.
     cls = find(kind, name)
-    own = {key: {"type": ["string", "object"]} if piece_kind(hint) else _schema(hint) for key, hint in field_types(cls).items()}
+    own = {
+        key: {"type": ["string", "object"]} if piece_kind(hint) else _schema(hint)
+        for key, hint in field_types(cls).items()
+    }
     required = ["name", *(field.name for field in dataclasses.fields(cls) if field.init and _required(field))]
     properties = {"name": {"const": name}, **own}
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

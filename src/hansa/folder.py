@@ -47,11 +47,15 @@ class RunFolder:
     def create(cls, path: Path, plan: str, seed: int, engine: Mapping[str, Any]) -> RunFolder:
         """A new folder with the resolved plan and the environment; a folder that holds a run already is refused."""
         if (path / "plan.toml").exists():
-            raise HansaError(f"'{path}' holds a run already: continue it with 'hansa resume {path}', or choose another folder.")
+            raise HansaError(
+                f"'{path}' holds a run already: continue it with 'hansa resume {path}', or choose another folder."
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise HansaError(f"The run folder '{path}' cannot be made: {error.strerror}. Choose another with --out.") from error
+            raise HansaError(
+                f"The run folder '{path}' cannot be made: {error.strerror}. Choose another with --out."
+            ) from error
         write_whole(path / "env.json", json.dumps(environment(seed, engine), indent=1))
         write_whole(path / "plan.toml", plan)
         return cls(path)

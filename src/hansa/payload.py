@@ -56,9 +56,7 @@ def set_apart(uplink: Mapping[str, Role], client: str, up: Update) -> Update:
 
 def relay(uplink: Mapping[str, Role], down: Tree, up: Update) -> Tree:
     """What the next client of a chain receives: the message moved by the STEP leaves just uploaded."""
-    moved = {
-        key: down[key] + total / up.weight for key, total in up.sums.items() if role_of(uplink, key) is Role.STEP
-    }
+    moved = {key: down[key] + total / up.weight for key, total in up.sums.items() if role_of(uplink, key) is Role.STEP}
     return {**down, **moved}
 
 

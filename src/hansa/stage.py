@@ -82,7 +82,9 @@ class Stage:
         data = self.federation.clients[client].train
         task = self.view(client, data)
         state = self.store.get(f"{self.index}/client", client)
-        return self.algorithm.model(task, self.server, self.algorithm.client_init(task, data) if state is None else state)
+        return self.algorithm.model(
+            task, self.server, self.algorithm.client_init(task, data) if state is None else state
+        )
 
     def visit(self, client: str) -> Visit:
         """What the client has of its own (the engine's desk)."""

@@ -91,7 +91,9 @@ class DiskStore:
             self._database.execute("BEGIN IMMEDIATE")  # the only writer: a second run in the same folder is refused
         except sqlite3.Error as error:
             if "locked" in str(error):
-                raise HansaError(f"The checkpoint '{path}' is in use: another run is writing to this folder.") from error
+                raise HansaError(
+                    f"The checkpoint '{path}' is in use: another run is writing to this folder."
+                ) from error
             raise self._broken(error) from error
 
     def _broken(self, why: object) -> HansaError:

@@ -157,5 +157,7 @@ def test_impossible_phases_are_refused(tmp_path: Path) -> None:
 
 def test_offline_and_without_a_home(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "HOME"}
-    done = subprocess.run([*HANSA, "run", "digits-fed3r"], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    done = subprocess.run(
+        [*HANSA, "run", "digits-fed3r"], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -50,7 +50,9 @@ def test_a_plan_survives_being_written(tmp_path: Path) -> None:
 
 
 def test_single_settings_can_be_changed(tmp_path: Path) -> None:
-    read = plan(GOOD, tmp_path, "phases.1.rounds=7", "phases.0.algorithm.ridge=0.5", "name=other", "model=mlp", "seed=3")
+    read = plan(
+        GOOD, tmp_path, "phases.1.rounds=7", "phases.0.algorithm.ridge=0.5", "name=other", "model=mlp", "seed=3"
+    )
     assert (read.phases[1].rounds, read.phases[0].algorithm.ridge, read.name, read.seed) == (7, 0.5, "other", 3)
 
 

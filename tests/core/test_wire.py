@@ -9,7 +9,16 @@ from hansa import wire
 from hansa.errors import HansaError
 from hansa.tree import equal
 
-DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bfloat16, torch.bool, torch.float16]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bfloat16,
+    torch.bool,
+    torch.float16,
+]
 leaves = st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 12), max_size=3))
 trees = st.dictionaries(st.text(min_size=1, max_size=8).filter(lambda key: key != "__metadata__"), leaves, max_size=6)
 

@@ -67,7 +67,9 @@ def experiment(
 ) -> Experiment:
     """One phase of an algorithm; closed-form ones are given the sweep they need."""
     data = data or federation(widths=isinstance(algorithm, Personal) and algorithm.keep == "features")
-    orchestration = Sweep() if algorithm.one_shot and not isinstance(orchestration, Chains) else orchestration or Star(4)
+    orchestration = (
+        Sweep() if algorithm.one_shot and not isinstance(orchestration, Chains) else orchestration or Star(4)
+    )
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
     task = Task(model or TinyNet(), (WIDTH,), CLASSES, len(data.clients), seed)
     return Experiment(task, data, (phase,), engine or Serial(), seed)
@@ -106,4 +108,3 @@ def clients_states(stage: Stage) -> dict[str, dict[str, torch.Tensor]]:
     """Every client's state."""
     found = {name: stage.store.get(f"{stage.index}/client", name) for name in stage.names}
     return {name: state for name, state in found.items() if state is not None}
-

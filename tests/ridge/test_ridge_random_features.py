@@ -94,6 +94,8 @@ def test_bad_settings_get_a_sentence(digits: Problem) -> None:
         RandomFeatures(64, 0, 1.0)
     with pytest.raises(HansaError, match="expects 3 features"):
         RandomFeatures(3, 10, 1.0)(digits.z)
+    with pytest.raises(HansaError, match="gives 10 features, not 64"):
+        RidgeStatistics.zeros(64, 10).update(digits.z, digits.y, feature_map=RandomFeatures(64, 10, 1.0))
     with pytest.raises(HansaError, match="1 sample"):
         median_distance(digits.z[:1])
     with pytest.raises(HansaError, match="two samples"):

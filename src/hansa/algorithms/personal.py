@@ -82,5 +82,7 @@ class Personal(Algorithm):
 
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:
         """Shared leaves from the server, personal ones from the client."""
-        shared = {key: leaf for key, leaf in self.inner.model(task, server, {}).items() if not self._mine(f"model.{key}")}
+        shared = {
+            key: leaf for key, leaf in self.inner.model(task, server, {}).items() if not self._mine(f"model.{key}")
+        }
         return task.params() | shared | pick("own", state)

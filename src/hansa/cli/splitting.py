@@ -25,7 +25,11 @@ def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Pat
         print(json.dumps(summary, indent=1))
     else:
         _show(summary)
-    lying = {"clients": list(federation.clients), "class_names": list(federation.class_names), "counts": counts.tolist()}
+    lying = {
+        "clients": list(federation.clients),
+        "class_names": list(federation.class_names),
+        "counts": counts.tolist(),
+    }
     page = build_split_page(read.name, {**lying, "heterogeneity": summary}, picture)
     Console(stderr=True).print(f"Wrote {page}", soft_wrap=True)
 

@@ -34,4 +34,3 @@ class Chains:
     def visits_once(self, rounds: int, population: int) -> bool:
         """A single round of all chains does."""
         return rounds == 1 and self.fraction == 1
-

@@ -39,7 +39,9 @@ def plan_from_table(table: dict[str, Any], source: str, folder: Path) -> Plan:
     """A plan from its table; relative paths of data are relative to `folder`."""
     version = table.get("hansa", FORMAT)
     if isinstance(version, int) and version > FORMAT:
-        raise HansaError(f"The plan '{source}' has format {version}, newer than {FORMAT}: please update hansa to read it.")
+        raise HansaError(
+            f"The plan '{source}' has format {version}, newer than {FORMAT}: please update hansa to read it."
+        )
     _anchor(table, folder)
     try:
         plan: Plan = from_table(Plan, table)
@@ -55,7 +57,9 @@ def _text(source: str | Path) -> tuple[str, Path]:
     known = shipped()
     if str(source) in known:
         return known[str(source)], Path.cwd()
-    raise HansaError(f"There is no plan file '{source}', and no shipped plan of this name.{did_you_mean(str(source), known)}")
+    raise HansaError(
+        f"There is no plan file '{source}', and no shipped plan of this name.{did_you_mean(str(source), known)}"
+    )
 
 
 def _anchor(table: dict[str, Any], folder: Path) -> None:
@@ -101,7 +105,9 @@ def _position(place: Any, key: str, change: str) -> Any:
     if isinstance(place, dict):
         return key
     if not key.isdigit() or int(key) >= len(place):
-        raise HansaError(f"The change '{change}' cannot be made: '{key}' should be a number from 0 to {len(place) - 1}.")
+        raise HansaError(
+            f"The change '{change}' cannot be made: '{key}' should be a number from 0 to {len(place) - 1}."
+        )
     return int(key)
 
 

@@ -75,7 +75,10 @@ class RidgeStatistics:
         block: int | None = None,
         device: torch.device | str | None = None,
     ) -> RidgeStatistics:
-        """The sum over many clients' (features, labels) without a matrix for each: small clients share a block."""
+        """The sum over many clients' (features, labels) without a matrix for each: small clients share a block.
+
+        `dimension` is that of the features given, before any `feature_map`.
+        """
         new = cls.zeros(feature_map.dimension_out if feature_map else dimension, num_classes, device=device)
         place = new.gram.device
         new._add(gather(batches, dimension, block or block_rows(place), place), feature_map)
@@ -216,6 +219,8 @@ class RidgeStatistics:
         for z, y in blocks:
             check_values(z, y, self.num_classes)
             mapped = feature_map(z) if feature_map else z
+            width = mapped.shape[1]
+            require(width == self.dimension, f"The feature map gives {width} features, not {self.dimension}.")
             add_block(self.gram, self.moment, self.counts, mapped, y)
         mirror(self.gram)
 
