@@ -58,15 +58,15 @@ def linear(samples: int, clients: int, classes: int, device: str, repeats: int) 
 
     federated()
     print(f"  peak memory above the features   {(peak_memory(device) - before) / 1e6:8.0f} MB")
-    bound, ours = race(lambda: centralised(z, y, classes), federated, repeats)
+    bound, ours, joined = race(
+        repeats,
+        lambda: centralised(z, y, classes),
+        federated,
+        lambda: RidgeStatistics.from_features(z, y, classes).solve(LAM),
+    )
     print(f"  torch GEMM bound                 {bound:8.3f} s")
     print(f"  ours, all clients summed, solved {ours:8.3f} s   ratio {ours / bound:.2f}")
-    bound, ours = race(
-        lambda: centralised(z, y, classes),
-        lambda: RidgeStatistics.from_features(z, y, classes).solve(LAM),
-        repeats,
-    )
-    print(f"  ours, clients' rows in one piece {ours:8.3f} s   ratio {ours / bound:.2f}")
+    print(f"  ours, clients' rows in one piece {joined:8.3f} s   ratio {joined / bound:.2f}")
     report_error(z, y, classes)
 
 
@@ -91,7 +91,7 @@ def random_features(samples: int, classes: int, device: str, repeats: int) -> No
     )
     if device == "cpu":
         return
-    bound, ours = race(lambda: centralised(omega(z), y, classes), lambda: federated().solve(LAM), repeats)
+    bound, ours = race(repeats, lambda: centralised(omega(z), y, classes), lambda: federated().solve(LAM))
     print(f"  plain float32 floor {bound:8.3f} s\n  ours, solved        {ours:8.3f} s   ratio {ours / bound:.2f}")
 
 
@@ -146,11 +146,12 @@ def client_sizes(samples: int, clients: int) -> np.ndarray[tuple[int], np.dtype[
     return sizes
 
 
-def race(first: Callable[[], Tensor], second: Callable[[], Tensor], repeats: int) -> tuple[float, float]:
-    """The best time of each, taken in turns so that both see the same machine."""
-    first()
-    pairs = [(timed(first)[1], timed(second)[1]) for _ in range(repeats)]
-    return min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
+def race(repeats: int, *works: Callable[[], Tensor]) -> list[float]:
+    """The best time of each, taken in turns so that all see the same machine."""
+    for work in works:
+        work()
+    rounds = [[timed(work)[1] for work in works] for _ in range(repeats)]
+    return [min(times) for times in zip(*rounds, strict=True)]
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:

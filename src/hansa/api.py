@@ -105,7 +105,7 @@ def _graceful_stop() -> Iterator[Callable[[], bool]]:
     asked = threading.Event()
     before = signal.getsignal(signal.SIGINT)
 
-    def ask(number: int, frame: object) -> None:
+    def ask(*_: object) -> None:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()

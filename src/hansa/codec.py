@@ -109,7 +109,7 @@ def _read_piece(kind: str, raw: object, where: str, problems: list[str]) -> Any:
 
 def _read_plain(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
     try:
-        # JSON in strict mode is what a plan means: 1 is a fine float, a list a fine tuple, but "1" and true are no numbers.
+        # JSON in strict mode is what a plan means: 1 is a float, a list a tuple, but "1" and true are no numbers.
         return _adapter(hint).validate_json(json.dumps(raw, default=str), strict=True)
     except pydantic.ValidationError as error:
         says = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("Value error, ")

@@ -1,8 +1,8 @@
 """The contract every algorithm keeps.  Read this file first.
 
 An algorithm is a frozen dataclass.  Its fields are hyper-parameters; what it learns is a tree that a method takes and
-returns, and the engine stores.  No state in `self`, no loop over clients, no logging, no device, no transport.  All methods
-are pure: the same arguments give the same result, and arguments are never written to.
+returns, and the engine stores.  No state in `self`, no loop over clients, no logging, no device, no transport.  All
+methods are pure: the same arguments give the same result, and arguments are never written to.
 
 One round, as the run loop plays it::
 

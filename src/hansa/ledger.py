@@ -12,7 +12,7 @@ from hansa.tree import Tree
 
 
 class Ledger:
-    """Adds up replies.  Bytes are those of the serialised messages, computations what clients account for themselves."""
+    """Adds up replies: bytes of the serialised messages, and computations by the clients' own account."""
 
     def __init__(self, clients: Sequence[str], tree: Tree | None = None):
         self._row = {client: row for row, client in enumerate(clients)}
@@ -21,7 +21,7 @@ class Ledger:
         self._columns = new if tree is None else {key: column.numpy().copy() for key, column in tree.items()}
 
     def add(self, reply: Reply, setup_bytes: int) -> None:
-        """Charge a visit.  A client's first visit also brings it what earlier phases learnt and this one takes as given."""
+        """Charge a visit; a client's first one also brings what earlier phases learnt and this one takes as given."""
         row = self._row[reply.client]
         first = self._columns["visits"][row] == 0
         self._columns["visits"][row] += 1

@@ -19,7 +19,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An upload, or the sum of many: a commutative monoid, so the server adds as they come and holds no round in memory."""
+    """An upload, or the sum of many: a commutative monoid, so a server adds as they come and never holds a round."""
 
     sums: Tree
     weight: float = 1.0

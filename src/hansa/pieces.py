@@ -1,8 +1,9 @@
 """The catalogue: every piece a plan can name, and where it lives.
 
-A piece is a frozen dataclass whose fields are its settings.  A plan writes it as a table `{name = "dirichlet", alpha = 0.1}`,
-or as the bare name when all settings keep their defaults.  Anything not listed here is named by its import path
-`package.module:Class`, so a piece of your own needs no registration.  Entries are strings: naming a piece imports nothing.
+A piece is a frozen dataclass whose fields are its settings.  A plan writes it as a table
+`{name = "dirichlet", alpha = 0.1}`, or as the bare name when all settings keep their defaults.  Anything not listed
+here is named by its import path `package.module:Class`, so a piece of your own needs no registration.  Entries are
+strings: naming a piece imports nothing.
 """
 
 from __future__ import annotations

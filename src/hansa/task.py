@@ -17,7 +17,7 @@ from hansa.tree import Tree, pick
 
 
 class Model(Hashable, Protocol):
-    """A piece that builds a network: a module of two children, `features` and `head`; forward is `head(features(x))`."""
+    """A piece that builds a network of two children, `features` and `head`; forward is `head(features(x))`."""
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
         """A freshly initialised module for inputs of this shape (without the batch dimension)."""

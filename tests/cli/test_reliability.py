@@ -1,4 +1,4 @@
-"""Killed at any moment, stopped by Ctrl-C, on a full disk: nothing that was written is lost, and resuming changes nothing."""
+"""Killed at any moment, stopped by Ctrl-C, on a full disk: nothing written is lost, and resuming changes nothing."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_full_disk_loses_nothing(uninterrupted: tuple[Path, tuple[object, ...]
 
     def full() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
 
     words = [*HANSA, "run", "plan.toml", "--out", "full"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, preexec_fn=full, check=False)

@@ -43,7 +43,7 @@ class NormNet:
 
 @dataclass(frozen=True)
 class PrototypeBank(Algorithm):
-    """The server keeps every client's class means (EACH), as FedPCL's bank does, and classifies by the nearest mean of all."""
+    """The server keeps every client's class means (EACH), as FedPCL's bank does; the nearest mean over all decides."""
 
     uplink: ClassVar[Mapping[str, Role]] = {"prototypes": Role.EACH, "counts": Role.SUM}
 

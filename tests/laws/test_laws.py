@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import tomllib
 from pathlib import Path
 
 import pytest
 import tomli_w
-import tomllib
 import torch
 from battery import (
     ALGORITHMS,
@@ -64,7 +64,7 @@ def one_visit(algorithm: Algorithm) -> tuple[Task, Tree, Visit, Federation]:
 
 @every_algorithm
 def test_a_visit_is_pure(algorithm: Algorithm) -> None:
-    task, down, visit, data = one_visit(algorithm)
+    task, down, _visit, data = one_visit(algorithm)
     train = data.clients["c2"].train
     own = task.view(train, {})
     state = algorithm.client_init(own, train)

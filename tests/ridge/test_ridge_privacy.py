@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -143,3 +144,9 @@ def test_bad_settings_get_a_sentence(settings: dict[str, float], sentence: str) 
 def test_non_finite_features_are_refused(problem: Problem) -> None:
     with pytest.raises(HansaError, match="finite"):
         clip_features(problem.z / 0)
+
+
+def test_a_missing_accountant_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(HansaError, match=r"pip install 'hansa\[privacy\]'"):
+        noise_multiplier(1.0, 1e-5)

@@ -20,9 +20,10 @@ from hansa.tree import Tree, add
 class Fed3R(Algorithm):
     """A ridge classifier from statistics that add up, so one visit a client gives exactly the centralised solution.
 
-    Client k uploads `A_k = Z_kᵀZ_k`, `b_k = Z_kᵀY_k` and class counts (eqs. 7, 8) for `Z_k = φ(X_k)`; on the wire only the
-    upper triangle and the columns of the classes it holds.  The server solves `W = (A + λI)⁻¹ b` (eq. 6) and divides every
-    column by its norm.  Sums are float64 always; `products` is what features are multiplied in, `wire` what travels.
+    Client k uploads `A_k = Z_kᵀZ_k`, `b_k = Z_kᵀY_k` and class counts (eqs. 7, 8) for `Z_k = φ(X_k)`; on the wire only
+    the upper triangle and the columns of the classes it holds.  The server solves `W = (A + λI)⁻¹ b` (eq. 6) and
+    divides every column by its norm.  Sums are float64 always; `products` is what features are multiplied in, `wire`
+    what travels.
     """
 
     ridge: float = 0.01

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
-
-from hansa.contract import Algorithm
 from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import LocalSGD
+from hansa.local.sgd import LocalSGD, Trained
+from hansa.local.training import Problem, TrainsLocally
 from hansa.payload import Role, Update
 from hansa.pieces import Piece
 from hansa.task import ClientData, Task
@@ -18,7 +16,7 @@ from hansa.tree import Tree, nest, pick, scale, subtract
 
 
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(TrainsLocally):
     """Clients train from the broadcast model for E epochs; the server moves by the sample-weighted mean displacement.
 
     `Δ = Σ_k n_k (w_k − w) / Σ_k n_k`, then the server's optimiser steps along Δ: plain SGD with rate 1 is FedAvg,
@@ -30,6 +28,11 @@ class FedAvg(Algorithm):
 
     uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP}
 
+    @property
+    def training(self) -> LocalSGD:
+        """How a client trains."""
+        return self.local
+
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """The starting model and the optimiser's state."""
         moving = self.local.moving(task.params())
@@ -39,13 +42,15 @@ class FedAvg(Algorithm):
         """The leaves that train; a client already has the others."""
         return nest("model", pick("model", server))
 
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
+        """Start from the broadcast model."""
+        return Problem(task, task.params() | pick("model", down))
+
+    def conclude(
+        self, problem: Problem, trained: Trained, down: Tree, state: Tree, data: ClientData
     ) -> tuple[Update, Tree]:
-        """E epochs from the broadcast model."""
-        start = task.params() | pick("model", down)
-        trained = self.local.run(task, start, data, rng)
-        step = subtract(self.local.moving(trained.params), self.local.moving(start))
+        """Upload the displacement, weighted by the number of samples."""
+        step = subtract(self.local.moving(trained.params), self.local.moving(problem.start))
         return Update(nest("model", scale(step, len(data))), len(data), flops=trained.flops), state
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:

@@ -7,30 +7,30 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
-from hansa.contract import Algorithm
 from hansa.errors import require
-from hansa.local.sgd import PARTS
+from hansa.local.sgd import PARTS, LocalSGD, Trained
+from hansa.local.training import Problem, TrainsLocally
 from hansa.payload import Role, Update
 from hansa.pieces import Piece
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, add, nest, pick, scale, zeros_like
+from hansa.tree import Tree, nest, pick, zeros_like
 
 
 @dataclass(frozen=True)
-class Personal(Algorithm):
+class Personal(TrainsLocally):
     """Wraps an averaging algorithm: leaves matching `keep` (`head`, `features` or a pattern) never leave the client.
 
     Shared and personal parts train together (Arivazhagan et al. 2019, FedPer, for `keep = "head"`).  With
     `keep = "features"` a client owns its encoder, which may then have an input width of its own.
     """
 
-    inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
+    inner: Annotated[TrainsLocally, Piece("algorithm")] = FedAvg()
     keep: str = "head"
 
     def __post_init__(self) -> None:
+        trains = isinstance(self.inner, TrainsLocally)
+        require(trains, f"Personal can wrap algorithms that train locally only. Got {type(self.inner).__name__}.")
         odd = sorted(group for group, role in self.inner.uplink.items() if role is not Role.STEP)
         require(not odd, f"Personal can wrap algorithms that average steps only; this one also uploads {odd}.")
 
@@ -43,6 +43,11 @@ class Personal(Algorithm):
     def personal(self) -> bool:
         """Every client deploys a model of its own."""
         return True
+
+    @property
+    def training(self) -> LocalSGD:
+        """As the wrapped algorithm's."""
+        return self.inner.training
 
     def _mine(self, key: str) -> bool:
         return fnmatchcase(key.partition(".")[2], PARTS.get(self.keep, self.keep))
@@ -64,16 +69,17 @@ class Personal(Algorithm):
         """The shared leaves."""
         return self._shared(self.inner.broadcast(server))
 
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
+        """As the wrapped algorithm, with the personal leaves in their place."""
+        return self.inner.prepare(replace(task, start=task.start | pick("own", state)), down, state, data)
+
+    def conclude(
+        self, problem: Problem, trained: Trained, down: Tree, state: Tree, data: ClientData
     ) -> tuple[Update, Tree]:
-        """The wrapped step with the personal leaves in their place; their displacement stays here."""
-        own = pick("own", state)
-        up, new = self.inner.client_step(replace(task, start=task.start | own), down, state, data, rng)
-        step = {key: leaf for key, leaf in scale(up.sums, 1 / up.weight).items() if self._mine(key)}
-        moved = add({key: own[key.partition(".")[2]] for key in step}, step)
-        kept = own | {key.partition(".")[2]: leaf for key, leaf in moved.items()}
-        return replace(up, sums=self._shared(up.sums)), new | nest("own", kept)
+        """The shared leaves' displacement goes up; the personal leaves, as trained, stay here."""
+        up, new = self.inner.conclude(problem, trained, down, state, data)
+        own = {key: leaf for key, leaf in nest("own", trained.params).items() if self._mine(key)}
+        return replace(up, sums=self._shared(up.sums)), new | own
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """The wrapped step over the shared leaves."""

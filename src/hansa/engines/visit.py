@@ -1,4 +1,4 @@
-"""One visit: what a client is handed, what it does, and what it hands back.  Every engine carries out visits this way."""
+"""One visit: what a client is handed, what it does, and what it hands back.  The same in every engine."""
 
 from __future__ import annotations
 

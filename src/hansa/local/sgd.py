@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -15,6 +15,22 @@ from hansa.task import ClientData, Task
 from hansa.tree import Tree, copy
 
 PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """What an algorithm adds to every gradient: `strength·(w − anchor) + shift`.
+
+    A proximal term is a pull towards an anchor, a control variate or a linear term of the objective a constant shift.
+    Leaves that are missing from `anchor` or `shift` are not corrected.
+    """
+
+    strength: float = 0.0
+    anchor: Tree = field(default_factory=dict)
+    shift: Tree = field(default_factory=dict)
+
+
+NO_CORRECTION = Correction()
 
 
 class Trained(NamedTuple):
@@ -30,7 +46,7 @@ class LocalSGD:
     """Stochastic gradient descent on one client's data.
 
     `train` says which leaves move: `all`, `features`, `head`, or a pattern such as `features.3.*`.  Float buffers (a
-    BatchNorm's running mean) below a trained part move with it and travel like parameters; integer buffers never travel.
+    BatchNorm's running mean) in a trained part move with it and travel like parameters; integer buffers never travel.
     """
 
     lr: float = 0.1
@@ -57,7 +73,9 @@ class LocalSGD:
         require(bool(moving), f"No parameter matches train = '{self.train}'. The model has: {', '.join(params)}.")
         return moving
 
-    def run(self, task: Task, start: Tree, data: ClientData, rng: torch.Generator) -> Trained:
+    def run(
+        self, task: Task, start: Tree, data: ClientData, rng: torch.Generator, correction: Correction = NO_CORRECTION
+    ) -> Trained:
         """Train from `start`; the arguments stay as they were."""
         buffers = {key for key, _ in task.module.named_buffers()}
         own = copy(self.moving(start))
@@ -68,15 +86,22 @@ class LocalSGD:
         for _ in range(self.epochs):
             for x, y in data.batches(self.batch_size, rng):
                 loss = F.cross_entropy(task.forward(params, x, training=True), y)
-                self._step(weights, velocity, torch.autograd.grad(loss, list(weights.values()), allow_unused=True))
+                gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+                self._step(weights, velocity, gradients, correction)
                 steps += 1
         return Trained({**start, **copy(own)}, steps, self.epochs * len(data) * self.flops(task))
 
     @torch.no_grad()
-    def _step(self, weights: Tree, velocity: Tree, gradients: tuple[Tensor | None, ...]) -> None:
+    def _step(
+        self, weights: Tree, velocity: Tree, gradients: tuple[Tensor | None, ...], correction: Correction
+    ) -> None:
         for (key, weight), gradient in zip(weights.items(), gradients, strict=True):
             if gradient is None:
                 continue
+            if correction.strength and key in correction.anchor:
+                gradient = gradient + correction.strength * (weight - correction.anchor[key])
+            if key in correction.shift:
+                gradient = gradient + correction.shift[key]
             if self.weight_decay:
                 gradient = gradient + self.weight_decay * weight
             if self.momentum:
