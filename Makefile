@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,vision,text,huggingface,flower,tracking
+EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
 .PHONY: demo test test-slow check lint types clean
 

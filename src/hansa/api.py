@@ -65,7 +65,7 @@ def resume(
 def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Sequence[Watcher]) -> Run:
     """Play what is left, and write what the run leaves behind, also when it is interrupted."""
     experiment = assembled.experiment
-    folder.write_data(experiment.federation)
+    folder.write_data(experiment)
     with ExitStack() as stack:
         store = folder.open_store()
         stack.callback(store.close)
@@ -73,9 +73,11 @@ def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Seque
         folder.watchers = [*watchers, *trackers]
         stop = stack.enter_context(_graceful_stop())
         folder.summarise("running", plan.name, plan.seed, assembled.features)
-        finished = play(experiment, store, folder, stop)
+        last = play(experiment, store, folder, stop)
+        if last is not None:
+            folder.write_model(last)
         folder.export(store, experiment.federation, experiment.phases)
-        folder.summarise("finished" if finished else "interrupted", plan.name, plan.seed, assembled.features)
+        folder.summarise("finished" if last else "interrupted", plan.name, plan.seed, assembled.features)
     return Run.open(folder.path)
 
 

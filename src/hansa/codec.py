@@ -74,7 +74,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _read(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
-    kind = piece_kind(hint)
+    kind, hint = piece_kind(hint), _present(hint)
     if kind is not None and _is_tuple(hint):
         many = raw if isinstance(raw, list) else [raw]
         return tuple(_read_piece(kind, one, f"{where}.{i}", problems) for i, one in enumerate(many))
@@ -164,7 +164,7 @@ def json_schema(cls: type[Any]) -> Table:
 
 
 def _schema(hint: Any) -> Table:
-    kind = piece_kind(hint)
+    kind, hint = piece_kind(hint), _present(hint)
     if kind is not None:
         one = {"anyOf": [{"type": "string"}, *(_piece_schema(kind, name) for name in CATALOGUE[kind])]}
         return {"anyOf": [one, {"type": "array", "items": one}]} if _is_tuple(hint) else one
@@ -200,6 +200,13 @@ def piece_kind(hint: Any) -> str | None:
     """The kind of piece a field holds, if it holds one."""
     marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Piece)]
     return marks[0].kind if marks else None
+
+
+def _present(hint: Any) -> Any:
+    """A settings table that may be absent, as the table it is when present."""
+    inner = [one for one in typing.get_args(hint) if one is not type(None)]
+    optional = isinstance(hint, types.UnionType) and len(inner) == 1 and dataclasses.is_dataclass(inner[0])
+    return inner[0] if optional else hint
 
 
 def _is_tuple(hint: Any) -> bool:

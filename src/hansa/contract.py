@@ -21,6 +21,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from hansa.errors import HansaError
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, nest
@@ -67,6 +68,11 @@ class Algorithm(ABC):
     @abstractmethod
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """The server's next state from the sum of a round's uploads."""
+
+    def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
+        """The server's state had these uploads never come; only closed forms can tell."""
+        name = type(self).__name__
+        raise HansaError(f"What {name} learnt from a client cannot be taken out exactly; run again without it.")
 
     @abstractmethod
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:

@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from hansa import __version__
+from hansa import __version__, wire
 from hansa.data.federation import Federation
 from hansa.errors import HansaError
 from hansa.loop import Record
-from hansa.stage import Phase
+from hansa.stage import Experiment, Phase, Stage
 from hansa.store import DiskStore, Store
 
 Watcher = Callable[[Record], None]
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file at once: a reader, or a run killed now, sees the old text or the new, never a part."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Replace a file at once: a reader, or a run killed now, sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -89,24 +89,32 @@ class RunFolder:
             return []
         return [json.loads(line) for line in self._rounds.read_text(encoding="utf-8").splitlines()]
 
-    def write_data(self, federation: Federation) -> None:
+    def write_data(self, experiment: Experiment) -> None:
         """How the data lies; on a resumed run, that it still lies as it did."""
         from hansa.data.heterogeneity import measure
 
+        federation, task = experiment.federation, experiment.task
         counts = federation.label_counts()
         data = {
             "clients": list(federation.clients),
             "class_names": list(federation.class_names),
             "counts": counts.tolist(),
+            "input_shape": list(task.input_shape),
+            "integers": task.integers,
             "heterogeneity": measure(counts).summary(),
         }
         path = self.path / "data.json"
         if path.exists():
             before = json.loads(path.read_text(encoding="utf-8"))
-            if any(before[key] != data[key] for key in ("clients", "class_names", "counts")):
+            if any(before[key] != data[key] for key in ("clients", "class_names", "counts", "input_shape")):
                 raise HansaError(f"The data has changed since the run in '{self.path}' began, so it cannot be resumed.")
         else:
             write_whole(path, json.dumps(data))
+
+    def write_model(self, stage: Stage) -> None:
+        """The global model the last phase left behind, as a safetensors file."""
+        if not stage.algorithm.personal:
+            write_whole(self.path / "model.safetensors", wire.pack(stage.algorithm.model(stage.task, stage.server, {})))
 
     def export(self, store: Store, federation: Federation, phases: Sequence[Phase]) -> None:
         """Per-client results and costs as tidy Parquet files."""

@@ -29,8 +29,10 @@ class Journal(Protocol):
         ...
 
 
-def play(experiment: Experiment, store: Store, journal: Journal, stop: Callable[[], bool] = lambda: False) -> bool:
-    """Play all phases from the store's last commit on; False when `stop` asked to leave before the end."""
+def play(
+    experiment: Experiment, store: Store, journal: Journal, stop: Callable[[], bool] = lambda: False
+) -> Stage | None:
+    """Play all phases from the store's last commit on; the last stage, or None when `stop` asked to leave before."""
     progress = store.progress() or {"phase": 0, "round": 0, "journal": 0}
     journal.rewind(progress["journal"])
     stage: Stage | None = None
@@ -38,8 +40,8 @@ def play(experiment: Experiment, store: Store, journal: Journal, stop: Callable[
         stage = Stage(experiment, index, store, stage)
         first = phase.rounds if index < progress["phase"] else progress["round"] if index == progress["phase"] else 0
         if first < phase.rounds and not _play_phase(stage, first, journal, stop):
-            return False
-    return True
+            return None
+    return stage
 
 
 def _play_phase(stage: Stage, first: int, journal: Journal, stop: Callable[[], bool]) -> bool:
@@ -47,7 +49,7 @@ def _play_phase(stage: Stage, first: int, journal: Journal, stop: Callable[[], b
     rounds, committed = stage.phase.rounds, time.monotonic()
     with stage.experiment.engine.open(stage.workplace) as crew:
         for stage.round in range(first, rounds):
-            length = journal.write(_play_round(stage, crew))
+            length = journal.write(play_round(stage, crew))
             last, leave = stage.round + 1 == rounds, stop()
             if last or leave or time.monotonic() - committed > COMMIT_SECONDS:
                 stage.save()
@@ -58,7 +60,7 @@ def _play_phase(stage: Stage, first: int, journal: Journal, stop: Callable[[], b
     return not stop() or stage.index + 1 == len(stage.experiment.phases)
 
 
-def _play_round(stage: Stage, crew: Crew) -> Record:
+def play_round(stage: Stage, crew: Crew) -> Record:
     """One round: broadcast, visit, add up, step; then judge and account for it."""
     began, before = time.perf_counter(), stage.ledger.totals()
     phase, algorithm = stage.phase, stage.algorithm

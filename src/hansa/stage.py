@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from hansa import wire
 from hansa.contract import Algorithm
@@ -13,14 +14,17 @@ from hansa.ledger import Ledger
 from hansa.metrics import Evaluation, Logits, on_clients, on_global_test
 from hansa.orchestrate.plan import Orchestration
 from hansa.seeds import seed_for
-from hansa.store import Store
+from hansa.store import Store, fingerprint
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, equal, pick
 
 
 @dataclass(frozen=True)
 class Phase:
-    """An algorithm, who is visited, for how many rounds, and how often the result is judged."""
+    """An algorithm, who is visited, for how many rounds, and how often the result is judged.
+
+    `remember` says what the server keeps of single uploads, for a client that may want to be forgotten later.
+    """
 
     name: str
     algorithm: Algorithm
@@ -28,6 +32,7 @@ class Phase:
     rounds: int = 1
     evaluate_every: int = 1
     temperature: float = 1.0
+    remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +71,8 @@ class Stage:
     @property
     def workplace(self) -> Workplace:
         """What engines need to know of the phase."""
-        return Workplace(self.algorithm, self.task, self.federation)
+        chains = self.phase.orchestration.plan(0, self.names, self.sampling_seed)
+        return Workplace(self.algorithm, self.task, self.federation, len(chains))
 
     def start(self, client: str) -> Tree:
         """The leaves a client carries over: its own model, where the phase before personalised it."""
@@ -95,6 +101,10 @@ class Stage:
         """Keep the client's next state and charge the visit (the engine's desk)."""
         if reply.state:
             self.store.put(f"{self.index}/client", reply.state, reply.client)
+        if self.phase.remember != "nothing":
+            self.store.put(f"{self.index}/fingerprint", {"mark": fingerprint(reply.upload)}, reply.client)
+        if self.phase.remember == "uploads":
+            self.store.put(f"{self.index}/upload", reply.upload, reply.client)
         self.ledger.add(reply, self.setup_bytes)
 
     def evaluate(self) -> Evaluation:

@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+from torch import Tensor
+
 from hansa import wire
 from hansa.errors import HansaError
 from hansa.tree import Tree
@@ -24,6 +27,12 @@ CREATE TABLE IF NOT EXISTS trees (name TEXT, client TEXT, digest BLOB, tree BLOB
 """
 
 
+def fingerprint(tree: Tree) -> Tensor:
+    """What tells one tree from another, as a tensor."""
+    mark = hashlib.blake2b(wire.pack(tree), digest_size=16).digest()
+    return torch.frombuffer(bytearray(mark), dtype=torch.uint8)
+
+
 class Store(Protocol):
     """Trees by name and client, and a progress note, committed together."""
 
@@ -33,6 +42,10 @@ class Store(Protocol):
 
     def put(self, name: str, tree: Tree, client: str = "") -> None:
         """Keep a tree under a name, of one client or (without a client) of the server."""
+        ...
+
+    def drop(self, name: str, client: str = "") -> None:
+        """Remove a tree for good."""
         ...
 
     def clients(self, name: str) -> Iterator[str]:
@@ -63,6 +76,10 @@ class MemoryStore:
         """Keep a tree under a name."""
         self._trees[name, client] = tree
 
+    def drop(self, name: str, client: str = "") -> None:
+        """Remove a tree for good."""
+        self._trees.pop((name, client), None)
+
     def clients(self, name: str) -> Iterator[str]:
         """The clients that have a tree of this name."""
         return (client for known, client in self._trees if known == name and client)
@@ -87,6 +104,7 @@ class DiskStore:
             # A write-ahead log survives the death of the process at any moment, and appends instead of seeking.
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
+            self._database.execute("PRAGMA secure_delete=ON")  # what is dropped is overwritten, not only unlinked
             self._database.execute(_TABLE)
             self._database.execute("BEGIN IMMEDIATE")  # the only writer: a second run in the same folder is refused
         except sqlite3.Error as error:
@@ -130,6 +148,10 @@ class DiskStore:
     def put(self, name: str, tree: Tree, client: str = "") -> None:
         """Keep a tree under a name; permanent from the next commit on."""
         self._write(name, client, wire.pack(tree))
+
+    def drop(self, name: str, client: str = "") -> None:
+        """Remove a tree; gone for good from the next commit on."""
+        self._database.execute("DELETE FROM trees WHERE name = ? AND client = ?", (name, client))
 
     def clients(self, name: str) -> Iterator[str]:
         """The clients that have a tree of this name."""

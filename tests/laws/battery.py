@@ -5,9 +5,27 @@ from __future__ import annotations
 import torch
 from law_examples import PrototypeBank, TinyNet
 
+from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.fed3r import Fed3R
+from hansa.algorithms.fed3r_ft import Fed3RFT
+from hansa.algorithms.fed3r_select import Fed3RSelect
+from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.fedavg_ft import FedAvgFT
+from hansa.algorithms.feddyn import FedDyn
+from hansa.algorithms.fedncm import FedNCM
+from hansa.algorithms.fedper import FedPer
+from hansa.algorithms.fedprox import FedProx
+from hansa.algorithms.fedrep import FedRep
+from hansa.algorithms.fedsim import FedSim
+from hansa.algorithms.l2gd import L2GD
+from hansa.algorithms.mime import Mime
+from hansa.algorithms.mimelite import MimeLite
+from hansa.algorithms.perfedavg import PerFedAvg
 from hansa.algorithms.personal import Personal
+from hansa.algorithms.pfedme import PFedMe
+from hansa.algorithms.scaffold import Scaffold
+from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.serial import Serial
@@ -32,8 +50,32 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedadam": FedAvg(LOCAL, Adam()),
     "fedyogi": FedAvg(LOCAL, Yogi()),
     "fed3r": Fed3R(),
+    "fed3r-full": Fed3R(upload="full", normalize="gamma", intercept=True),
+    "fed3r-select": Fed3RSelect(held_out=0.5),
+    "fed3r-ft": Fed3RFT(FedAvg(LOCAL)),
+    "fedncm": FedNCM(),
     "personal-head": Personal(FedAvg(LOCAL), keep="head"),
     "own-encoder": Personal(FedAvg(LOCAL), keep="features"),
+    "fedprox": FedProx(0.5, LOCAL),
+    "scaffold-1": Scaffold("I", LOCAL),
+    "scaffold-2": Scaffold("II", LOCAL, SGD(0.5, 0.9)),
+    "personal-scaffold": Personal(Scaffold("II", LOCAL), keep="head"),
+    "feddyn": FedDyn(0.1, LOCAL),
+    "mime": Mime(0.5, LOCAL),
+    "mimelite": MimeLite(0.5, LOCAL),
+    "wima": Wima(FedAvg(LOCAL), window=2),
+    "wima-scaffold": Wima(Scaffold(local=LOCAL), window=4, block=2),
+    "fedavg-ft": FedAvgFT(LOCAL, tune=LocalSGD(train="head")),
+    "per-fedavg-fo": PerFedAvg(0.1, "fo", local=LOCAL),
+    "per-fedavg-hf": PerFedAvg(0.1, "hf", local=LOCAL),
+    "pfedme": PFedMe(5.0, 2, 0.1, LOCAL),
+    "pfedme-head": PFedMe(5.0, 2, 0.1, LOCAL, keep="head"),
+    "ditto": Ditto(0.5, LOCAL, personal_epochs=3),
+    "l2gd": L2GD(0.5, 0.3),
+    "fedper": FedPer(LOCAL),
+    "fedrep": FedRep(LOCAL, head_epochs=3),
+    "fedsim": FedSim(LOCAL),
+    "fedalt": FedAlt(LOCAL),
     "each": PrototypeBank(),
 }
 ORCHESTRATIONS: dict[str, Orchestration] = {"star": Star(4), "sweep": Sweep(), "chains": Chains(3)}

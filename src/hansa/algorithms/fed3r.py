@@ -8,10 +8,23 @@ from typing import ClassVar, Literal
 
 import torch
 
+from hansa.algorithms.statistics import (
+    Precision,
+    Upload,
+    collect,
+    collecting_flops,
+    decode,
+    encode,
+    from_tree,
+    head_width,
+    to_tree,
+    with_head,
+)
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.payload import Role, Update
-from hansa.ridge import RidgeStatistics
+from hansa.ridge import GaussianMechanism, Normalize, RidgeStatistics, project_positive
+from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, add
 
@@ -20,18 +33,26 @@ from hansa.tree import Tree, add
 class Fed3R(Algorithm):
     """A ridge classifier from statistics that add up, so one visit a client gives exactly the centralised solution.
 
-    Client k uploads `A_k = Z_kᵀZ_k`, `b_k = Z_kᵀY_k` and class counts (eqs. 7, 8) for `Z_k = φ(X_k)`; on the wire only
+    Client k uploads `A_k = Z_kᵀZ_k`, `b_k = Z_kᵀY_k` and class counts (eqs. 7, 8) for `Z_k = φ(X_k)`; packed, that is
     the upper triangle and the columns of the classes it holds.  The server solves `W = (A + λI)⁻¹ b` (eq. 6) and
-    divides every column by its norm.  Sums are float64 always; `products` is what features are multiplied in, `wire`
-    what travels.
+    divides every column by its norm (`column`; the workshop version weighs by `Γ^α`, `gamma`).  Sums are float64
+    always; `products` is what features are multiplied in, `wire` what travels.  On random features this is Fed3R-RF.
+
+    With `privacy` features are clipped and noise is added once: to the sum (`central`, a trusted server or a secure
+    sum) or by every client to its own statistics (`local`).
     """
 
     ridge: float = 0.01
-    normalize: Literal["column", "gamma", "none"] = "column"
-    products: Literal["float32", "float64"] = "float32"
-    wire: Literal["float32", "float64"] = "float32"
+    normalize: Normalize = "column"
+    alpha: float = 0.8
+    intercept: bool = False
+    products: Precision = "float32"
+    wire: Precision = "float32"
+    upload: Upload = "packed"
+    privacy: GaussianMechanism | None = None
+    trust: Literal["central", "local"] = "central"
 
-    uplink: ClassVar[Mapping[str, Role]] = {"gram": Role.SUM, "moment": Role.SUM, "counts": Role.SUM}
+    uplink: ClassVar[Mapping[str, Role]] = {"ridge": Role.SUM}
 
     def __post_init__(self) -> None:
         why = "without it the system may have no unique solution"
@@ -44,8 +65,7 @@ class Fed3R(Algorithm):
 
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """Empty statistics: λ enters once, when solving."""
-        width = task.params()["head.weight"].shape[1]
-        return _tree(RidgeStatistics.zeros(width, task.num_classes))
+        return to_tree(RidgeStatistics.zeros(head_width(task.params()), task.num_classes))
 
     def broadcast(self, server: Tree) -> Tree:
         """Nothing: the features are fixed."""
@@ -55,36 +75,36 @@ class Fed3R(Algorithm):
         self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
     ) -> tuple[Update, Tree]:
         """The client's statistics."""
-        with torch.no_grad():
-            z = task.features(task.params(), data.x).to(getattr(torch, self.products))
-        statistics = RidgeStatistics.from_features(z, data.y, task.num_classes)
-        width = z.shape[1]
-        flops = len(data) * (task.features_flops + width * (width + 1) + width)
-        return Update(_tree(statistics), len(data), flops=flops), state
+        clip = None if self.privacy is None else self.privacy.clip
+        statistics = collect(task, task.params(), data, self.products, clip)
+        flops = collecting_flops(task, statistics.dimension, len(data))
+        if self.privacy is not None:
+            statistics = self.privacy.limit(statistics)
+            statistics = self.privacy.release(statistics, rng) if self.trust == "local" else statistics
+        return Update(to_tree(statistics), len(data), flops=flops), state
 
     def encode(self, sums: Tree) -> Tree:
-        """Upper triangle, columns of the classes present, their numbers and counts."""
-        return _statistics(sums).pack(getattr(torch, self.wire))
+        """Upper triangle, columns of the classes present, their numbers and counts; or everything."""
+        return encode(from_tree(sums), self.wire, self.upload)
 
     def decode(self, task: Task, wire: Tree) -> Tree:
         """Full matrices in float64."""
-        return _tree(RidgeStatistics.unpack(wire, task.num_classes))
+        return to_tree(decode(wire, task.num_classes, self.upload))
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Sums stay sums."""
         return add(server, cohort.sums)
 
+    def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
+        """The sums without some clients: what they would have been, had these never taken part."""
+        return to_tree(from_tree(server) - from_tree(gone.sums))
+
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:
-        """The classifier in place of the head; no intercept, so a bias is zero."""
-        params = task.params()
-        weight = _statistics(server).solve(self.ridge, normalize=self.normalize).T.to(params["head.weight"].dtype)
-        bias = {key: torch.zeros_like(params[key]) for key in ("head.bias",) if key in params}
-        return params | {"head.weight": weight.contiguous()} | bias
-
-
-def _tree(statistics: RidgeStatistics) -> Tree:
-    return {"gram": statistics.gram, "moment": statistics.moment, "counts": statistics.counts}
-
-
-def _statistics(tree: Tree) -> RidgeStatistics:
-    return RidgeStatistics(tree["gram"], tree["moment"], tree["counts"])
+        """The classifier in place of the head."""
+        statistics = from_tree(server)
+        if self.privacy is not None:
+            rng = generator(task.seed, "privacy")  # the same noise however often one asks: one release
+            noisy = self.privacy.release(statistics, rng) if self.trust == "central" else statistics
+            statistics = project_positive(noisy)
+        weights = statistics.solve(self.ridge, self.normalize, self.alpha, intercept=self.intercept)
+        return with_head(task.params(), weights)

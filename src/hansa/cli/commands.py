@@ -112,6 +112,30 @@ def resume(
 
 
 @app.command()
+def forget(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    client: Annotated[str, typer.Option(help="The client that leaves.")],
+    upload: Annotated[Path | None, typer.Option(help="What the client sends again, where nothing was kept.")] = None,
+) -> None:
+    """Take a client out of a closed-form classifier, exactly, with no training and no contact with the others."""
+    from hansa.forget import forget as forget_client
+
+    print(json.dumps(forget_client(path, client, upload), indent=1))
+
+
+@app.command("upload")
+def recreate(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    client: Annotated[str, typer.Option(help="The client.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+) -> None:
+    """Compute what a client sent in a run's last phase from its data again, to be forgotten by it."""
+    from hansa.forget import recreate_upload
+
+    print(f"Wrote {recreate_upload(path, client, out)}")
+
+
+@app.command()
 def split(
     plan: PlanName,
     changes: Changes = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from hansa.contract import Algorithm
 from hansa.data.dataset import Partition, Source
@@ -43,6 +43,7 @@ class PhasePlan:
     orchestration: Annotated[Orchestration | None, Piece("orchestration")] = None
     evaluate_every: int = 1
     temperature: float = 1.0
+    remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"The 'rounds' of a phase must be a whole number ≥ 1. Got {self.rounds}.")
@@ -54,7 +55,9 @@ class PhasePlan:
         """The phase as the run plays it; closed-form algorithms sweep over all clients unless told otherwise."""
         orchestration = self.orchestration or (Sweep() if self.algorithm.one_shot else Star())
         name = self.name or default_name
-        return Phase(name, self.algorithm, orchestration, self.rounds, self.evaluate_every, self.temperature)
+        return Phase(
+            name, self.algorithm, orchestration, self.rounds, self.evaluate_every, self.temperature, self.remember
+        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hansa.errors import require
 from hansa.ridge.solve import path, squared_error
@@ -12,6 +12,7 @@ from hansa.ridge.solve import path, squared_error
 if TYPE_CHECKING:
     from hansa.ridge.statistics import RidgeStatistics
 
+Name = TypeVar("Name")
 GRID = tuple(10.0**power for power in range(-4, 5))
 
 
@@ -29,12 +30,12 @@ class LambdaChoice:
 
 
 @dataclass(frozen=True)
-class FeatureChoice:
+class FeatureChoice(Generic[Name]):
     """The best candidate with its best λ, and every candidate's own choice of λ."""
 
-    name: str
+    name: Name
     lam: float
-    choices: Mapping[str, LambdaChoice]
+    choices: Mapping[Name, LambdaChoice]
 
 
 def select_lambda(
@@ -50,11 +51,11 @@ def select_lambda(
 
 
 def select(
-    candidates: Mapping[str, tuple[RidgeStatistics, RidgeStatistics]],
+    candidates: Mapping[Name, tuple[RidgeStatistics, RidgeStatistics]],
     lams: Iterable[float] = GRID,
     *,
     intercept: bool = False,
-) -> FeatureChoice:
+) -> FeatureChoice[Name]:
     """The best of named (training, held-out) statistics, e.g. of the same clients under several σ and D."""
     require(bool(candidates), "There is no candidate to choose from: give at least one.")
     lams = tuple(lams)

@@ -1,0 +1,90 @@
+"""FedNCM: Legate et al., Guiding the Last Layer in Federated Learning with Pre-Trained Models (2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from hansa.algorithms.statistics import Precision, blocks, head_width, with_head
+from hansa.contract import Algorithm
+from hansa.payload import Role, Update
+from hansa.task import ClientData, Task
+from hansa.tree import Tree, add, subtract
+
+
+@dataclass(frozen=True)
+class FedNCM(Algorithm):
+    """The nearest class mean `μ_c = Σ_{y=c} z / g_c`, from class sums and counts that add up over clients.
+
+    `cosine` compares directions: `W^c = μ_c/‖μ_c‖`.  `euclidean` is the nearest mean itself, which is linear too:
+    `−½‖z−μ_c‖²` differs from `μ_cᵀz − ½‖μ_c‖²` by what all classes share.  A class nobody holds is never predicted.
+    """
+
+    distance: Literal["cosine", "euclidean"] = "cosine"
+    products: Precision = "float32"
+
+    uplink: ClassVar[Mapping[str, Role]] = {"moment": Role.SUM, "counts": Role.SUM}
+
+    @property
+    def one_shot(self) -> bool:
+        """A second visit would count a client twice."""
+        return True
+
+    def server_init(self, task: Task, prior: Tree) -> Tree:
+        """No samples yet."""
+        shape = (head_width(task.params()), task.num_classes)
+        return {"moment": torch.zeros(shape).double(), "counts": torch.zeros(task.num_classes).double()}
+
+    def broadcast(self, server: Tree) -> Tree:
+        """Nothing: the features are fixed."""
+        return {}
+
+    def client_step(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    ) -> tuple[Update, Tree]:
+        """The client's class sums."""
+        sums = self.server_init(task, {})
+        for z, y in blocks(task, task.params(), data, self.products):
+            sums["moment"].index_add_(1, y, z.T.double())
+            sums["counts"] += torch.bincount(y, minlength=task.num_classes)
+        return Update(sums, len(data), flops=len(data) * (task.features_flops + len(sums["moment"]))), state
+
+    def encode(self, sums: Tree) -> Tree:
+        """Only the classes present, their sums in float32."""
+        classes = sums["counts"].nonzero().flatten()
+        moment = sums["moment"][:, classes].float()
+        return {"moment": moment, "counts": sums["counts"][classes].int(), "classes": classes.int()}
+
+    def decode(self, task: Task, wire: Tree) -> Tree:
+        """Every class again."""
+        classes = wire["classes"].long()
+        moment = torch.zeros(len(wire["moment"]), task.num_classes).double()
+        moment[:, classes] = wire["moment"].double()
+        counts = torch.zeros(task.num_classes).double()
+        counts[classes] = wire["counts"].double()
+        return {"moment": moment, "counts": counts}
+
+    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
+        """Sums stay sums."""
+        return add(server, cohort.sums)
+
+    def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
+        """The sums without some clients."""
+        return subtract(server, gone.sums)
+
+    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+        """The means as a linear head."""
+        return with_head(task.params(), self._weights(server["moment"], server["counts"]))
+
+    def _weights(self, moment: Tensor, counts: Tensor) -> Tensor:
+        seen = counts > 0
+        means = moment / counts.clamp(min=1)
+        if self.distance == "cosine":
+            directions: Tensor = means / means.norm(dim=0).clamp(min=1e-12)
+            return directions
+        offsets = torch.where(seen, -means.square().sum(0) / 2, torch.full_like(counts, -1e30))
+        return torch.cat([means, offsets[None]])

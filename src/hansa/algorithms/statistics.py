@@ -1,0 +1,91 @@
+"""Ridge statistics as leaves of an upload: what the closed-form algorithms have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hansa.errors import require
+from hansa.ridge import RidgeStatistics, clip_features
+from hansa.task import ClientData, Task
+from hansa.tree import Tree, nest, pick
+
+Precision = Literal["float32", "float64"]
+Upload = Literal["packed", "full"]
+BLOCK = 2048  # samples whose features are held at once
+
+
+def to_tree(statistics: RidgeStatistics, group: str = "ridge") -> Tree:
+    """The sums as leaves of a group."""
+    return nest(group, {"gram": statistics.gram, "moment": statistics.moment, "counts": statistics.counts})
+
+
+def from_tree(tree: Tree, group: str = "ridge") -> RidgeStatistics:
+    """The sums of a group of leaves."""
+    leaves = pick(group, tree)
+    return RidgeStatistics(leaves["gram"], leaves["moment"], leaves["counts"])
+
+
+def blocks(task: Task, params: Tree, data: ClientData, products: Precision) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features and labels, some rows at a time, so that a wide feature map never exists for all samples at once."""
+    for first in range(0, len(data), BLOCK):
+        with torch.no_grad():
+            z = task.features(params, data.x[first : first + BLOCK])
+        yield z.to(getattr(torch, products)), data.y[first : first + BLOCK]
+
+
+def collect(
+    task: Task, params: Tree, data: ClientData, products: Precision, clip: float | None = None
+) -> RidgeStatistics:
+    """A client's statistics (eqs. 7 and 8), of features clipped to a length where one is given."""
+    statistics = RidgeStatistics.zeros(head_width(params), task.num_classes)
+    for z, y in blocks(task, params, data, products):
+        statistics.update(z if clip is None else clip_features(z, clip), y)
+    return statistics
+
+
+def collecting_flops(task: Task, width: int, samples: int) -> float:
+    """φ once a sample, a multiply-add for every entry of A's upper triangle, an addition for every entry of z."""
+    return samples * (task.features_flops + width * (width + 1) + width)
+
+
+def encode(statistics: RidgeStatistics, wire: Precision, upload: Upload) -> Tree:
+    """`packed` (J): upper triangle and the classes present; `full` (W): all of A, b and the counts."""
+    dtype = getattr(torch, wire)
+    if upload == "packed":
+        return statistics.pack(dtype)
+    full = {"gram": statistics.gram, "moment": statistics.moment, "counts": statistics.counts}
+    return {key: leaf.to(dtype) for key, leaf in full.items()}
+
+
+def decode(wire: Tree, num_classes: int, upload: Upload) -> RidgeStatistics:
+    """The inverse of `encode`; what is misshapen or not finite is refused."""
+    if upload == "packed":
+        return RidgeStatistics.unpack(wire, num_classes)
+    finite = all(bool(torch.isfinite(leaf).all()) for leaf in wire.values())
+    require(finite, "Ridge statistics must be finite numbers. Got NaN or infinity.")
+    return RidgeStatistics(wire["gram"].double(), wire["moment"].double(), wire["counts"].double())
+
+
+def head_width(params: Tree) -> int:
+    """How many features the head sees; closed forms replace a head that is one linear layer."""
+    extra = [key for key in params if key.startswith("head.") and key not in ("head.weight", "head.bias")]
+    good = "head.weight" in params and params["head.weight"].ndim == 2 and not extra
+    require(good, f"A closed form replaces a head of one linear layer; this model's head has {extra or 'none'}.")
+    return int(params["head.weight"].shape[1])
+
+
+def with_head(params: Tree, weights: Tensor) -> Tree:
+    """The parameters with a closed-form classifier W (d × C, or d+1 rows with intercepts) as the head."""
+    old = params["head.weight"]
+    width = old.shape[1]
+    intercepts = weights[width] if len(weights) > width else torch.zeros(weights.shape[1])
+    require(
+        len(weights) == width or "head.bias" in params,
+        "An intercept needs a head with a bias; this model's head has none.",
+    )
+    bias = {"head.bias": intercepts.to(old.dtype)} if "head.bias" in params else {}
+    return params | {"head.weight": weights[:width].T.to(old.dtype).contiguous()} | bias
