@@ -52,13 +52,21 @@ def _read_dataclass(cls: type[Any], table: object, where: str, problems: list[st
     for key, raw in table.items():
         path = f"{where}.{key}" if where else key
         if key in hints:
-            values[key] = _read(hints[key], raw, path, problems)
+            values[key] = _read(hints[key], _named(cls, key, hints[key], raw), path, problems)
         else:
             problems.append(f"There is no setting '{path}'.{did_you_mean(key, hints)}")
     for field in dataclasses.fields(cls):
         if field.init and field.name not in table and _required(field):
             problems.append(f"The setting '{where}.{field.name}' is missing.".replace("'.", "'"))
     return _construct(cls, values, where, problems) if len(problems) == before else None
+
+
+def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
+    """A table of settings without a name belongs to the piece that is there by default."""
+    kind, default = piece_kind(hint), getattr(cls, key, None)
+    if kind is None or not isinstance(raw, Mapping) or "name" in raw or not dataclasses.is_dataclass(default):
+        return raw
+    return {"name": name_of(kind, default), **raw}
 
 
 def _construct(cls: type[Any], values: Table, where: str, problems: list[str]) -> Any:

@@ -60,16 +60,16 @@ def _shared(sizes: Sizes, personal: Part) -> tuple[float, float]:
 
 
 _COMMUNICATION: Mapping[str, Callable[[Sizes, Part], tuple[float, float]]] = {
-    "fed3r": lambda sizes, part: (0.0, fed3r_upload(sizes)),
-    "fed3r-full": lambda sizes, part: (0.0, fed3r_full_upload(sizes)),
-    "fedncm": lambda sizes, part: (0.0, float(sizes.dimension * sizes.classes)),
+    "fed3r": lambda sizes, _: (0.0, fed3r_upload(sizes)),
+    "fed3r-full": lambda sizes, _: (0.0, fed3r_full_upload(sizes)),
+    "fedncm": lambda sizes, _: (0.0, float(sizes.dimension * sizes.classes)),
     "fedavg": _both(1),
     "fedavgm": _both(1),
     "scaffold": _both(2),
     "fedsim": _shared,
     "fedalt": _shared,
     "pfedme": _shared,
-    "local": lambda sizes, part: (0.0, 0.0),
+    "local": lambda *_: (0.0, 0.0),
 }
 
 

@@ -37,6 +37,10 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "domain-label": "hansa.data.partitions.natural:DomainLabel",
         "flwr": "hansa.data.partitions.flower:FlowerPartitioner",
     },
+    "shift": {
+        "channels": "hansa.data.shifts:ChannelShift",
+        "fedrdn": "hansa.data.shifts:FedRDN",
+    },
     "model": {
         "linear": "hansa.models.dense:Linear",
         "mlp": "hansa.models.dense:MLP",
@@ -89,6 +93,8 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "chains": "hansa.orchestrate.chains:Chains",
     },
     "engine": {
+        "auto": "hansa.engines.auto:Auto",
+        "vectorised": "hansa.engines.vectorised:Vectorised",
         "serial": "hansa.engines.serial:Serial",
         "processes": "hansa.engines.processes:Processes",
     },

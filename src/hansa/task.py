@@ -34,11 +34,17 @@ class ClientData:
     def __len__(self) -> int:
         return len(self.y)
 
-    def batches(self, size: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch in random order; the last batch may be smaller, none crosses the epoch's end."""
+    def batches(self, size: int, rng: torch.Generator, fewest: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch in random order; none crosses its end.
+
+        The last batch may be smaller than the others; one of less than `fewest` samples joins the batch before it.
+        """
         order = torch.randperm(len(self.y), generator=rng).to(self.x.device)
-        for first in range(0, len(order), size):
-            index = order[first : first + size]
+        ends = list(range(size, len(order), size))
+        if ends and len(order) - ends[-1] < fewest:
+            ends.pop()
+        for first, end in zip([0, *ends], [*ends, len(order)], strict=True):
+            index = order[first:end]
             yield self.x[index], self.y[index]
 
 

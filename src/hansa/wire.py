@@ -6,10 +6,11 @@ import functools
 import json
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from hansa.errors import HansaError
@@ -43,9 +44,15 @@ def parse_number(text: str) -> float:
 
 
 def pack(tree: Mapping[str, Tensor], numbers: Mapping[str, float] | None = None) -> bytes:
-    """A message."""
-    meta = {key: number(value) for key, value in numbers.items()} if numbers else None
-    return save({key: leaf.detach().contiguous().clone() for key, leaf in tree.items()}, metadata=meta)
+    """A message: what `safetensors` would write, with one copy of every leaf instead of three."""
+    leaves, header = _layout(_shapes(tree), {key: number(value) for key, value in (numbers or {}).items()})
+    return b"".join([header, *(_bytes(tree[key]) for key in leaves)])
+
+
+def _bytes(leaf: Tensor) -> Any:
+    """The memory of a leaf, without copying where it lies in one piece already."""
+    flat = leaf.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
 def unpack(message: bytes) -> tuple[Tree, dict[str, float]]:
@@ -59,18 +66,32 @@ def unpack(message: bytes) -> tuple[Tree, dict[str, float]]:
     return tree, {key: parse_number(value) for key, value in meta.items()}
 
 
-@functools.lru_cache(maxsize=4096)
-def _size(leaves: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...], numbers: tuple[str, ...]) -> int:
-    header: dict[str, object] = {"__metadata__": dict.fromkeys(numbers, "0" * 16)} if numbers else {}
+Shapes = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+
+
+def _shapes(tree: Mapping[str, Tensor]) -> Shapes:
+    return tuple((key, leaf.dtype, tuple(leaf.shape)) for key, leaf in tree.items())
+
+
+def _layout(leaves: Shapes, numbers: Mapping[str, str]) -> tuple[list[str], bytes]:
+    """The order of the leaves, and everything before them: the header's length and the header."""
+    header: dict[str, object] = {"__metadata__": dict(numbers)} if numbers else {}
     offset = 0
     for key, dtype, shape in sorted(leaves, key=lambda leaf: (_ORDER[leaf[1]], leaf[0])):
         end = offset + torch.Size(shape).numel() * dtype.itemsize
         header[key] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
-    text = len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode())
-    return 8 + -(-text // 8) * 8 + offset
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return [key for key in header if key != "__metadata__"], struct.pack("<Q", len(text)) + text
+
+
+@functools.lru_cache(maxsize=4096)
+def _size(leaves: Shapes, numbers: tuple[str, ...]) -> int:
+    data = sum(torch.Size(shape).numel() * dtype.itemsize for _, dtype, shape in leaves)
+    return len(_layout(leaves, dict.fromkeys(numbers, "0" * 16))[1]) + data
 
 
 def size(tree: Mapping[str, Tensor], numbers: tuple[str, ...] = ()) -> int:
     """`len(pack(tree, numbers))`, without packing."""
-    return _size(tuple((key, leaf.dtype, tuple(leaf.shape)) for key, leaf in tree.items()), numbers)
+    return _size(_shapes(tree), numbers)

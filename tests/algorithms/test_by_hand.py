@@ -15,6 +15,7 @@ from hansa.local.server import SGD, Adam, Yogi
 from hansa.local.sgd import LocalSGD
 from hansa.payload import Update
 from hansa.task import ClientData, Task
+from hansa.tree import copy, equal
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,17 @@ class TwoLogits:
         net.add_module("features", nn.Identity())
         net.add_module("head", nn.Linear(1, num_classes, bias=False))
         nn.init.zeros_(net.head.weight)
+        return net
+
+
+@dataclass(frozen=True)
+class Normed:
+    """BatchNorm below a linear head."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        net = nn.Sequential()
+        net.add_module("features", nn.BatchNorm1d(*input_shape))
+        net.add_module("head", nn.Linear(*input_shape, num_classes))
         return net
 
 
@@ -59,6 +71,26 @@ def test_the_last_small_batch_counts_and_no_batch_crosses_an_epoch() -> None:
     assert LocalSGD(batch_size=2, epochs=3).run(TASK, TASK.params(), data, rng()).steps == 9
     seen = torch.cat([x for x, _ in ClientData(torch.arange(5.0)[:, None], data.y).batches(2, rng())])
     assert sorted(seen.flatten().tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_a_last_batch_too_small_for_batchnorm_joins_the_one_before() -> None:
+    data = ClientData(torch.arange(5.0)[:, None], torch.zeros(5, dtype=torch.long))
+    assert [len(y) for _, y in data.batches(2, rng(), fewest=2)] == [2, 3]
+    assert [len(y) for _, y in data.batches(2, rng())] == [2, 2, 1]
+    assert [len(y) for _, y in data.batches(5, rng(), fewest=2)] == [5]
+    seen = torch.cat([x for x, _ in data.batches(2, rng(), fewest=2)])
+    assert sorted(seen.flatten().tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_frozen_buffers_stay_as_they_were() -> None:
+    """Only the head trains, but a forward pass in training mode would move BatchNorm's running mean in place."""
+    task = Task(Normed(), (3,), 2)
+    start = task.params()
+    before = copy(start)
+    data = ClientData(torch.randn(9, 3, generator=rng()) + 5, torch.arange(9) % 2)
+    trained = LocalSGD(train="head", batch_size=4).run(task, start, data, rng())
+    assert equal(task.params(), before) and equal(start, before)
+    assert torch.equal(trained.params["features.running_mean"], before["features.running_mean"])
 
 
 def test_the_temperature_divides_logits_and_so_multiplies_the_gradient() -> None:

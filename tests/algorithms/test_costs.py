@@ -117,7 +117,7 @@ def test_table_22_counts_what_really_travels(method: str, part: str, algorithm: 
 
 
 def test_table_22_closed_forms() -> None:
-    """Beside the formula's numbers, an upload names its classes and counts their samples; FedNCM sends no empty ones."""
+    """Beside these numbers an upload names its classes and counts their samples; FedNCM sends no empty ones."""
     assert real_numbers(Fed3R()) == (0, communication("fed3r", SIZES)[1] + 2 * HOLDS)
     assert real_numbers(Fed3R(upload="full")) == (0, communication("fed3r-full", SIZES)[1])
     assert real_numbers(FedNCM())[1] == HIDDEN * HOLDS + 2 * HOLDS < communication("fedncm", SIZES)[1]

@@ -12,6 +12,7 @@ from hansa.algorithms.fedavg import FedAvg
 from hansa.codec import json_schema
 from hansa.errors import HansaError, Problems
 from hansa.local.server import Adam
+from hansa.models.dense import Linear
 from hansa.plan.files import plan_from_table, read_plan, shipped, write_plan
 from hansa.plan.schema import Plan
 
@@ -74,7 +75,7 @@ def test_single_settings_can_be_changed(tmp_path: Path) -> None:
         ("hansa=99", "format 99, newer than 1: please update hansa"),
         ("data=1", "'data' must be a table of settings. Got 1."),
         ("phases=[]", "A plan needs at least one phase"),
-        ("engine.threads=0", "must be ≥ 1. Got 0."),
+        ("engine.threads=0", "≥ 1. Got 0."),
     ],
 )
 def test_wrong_settings_are_told_with_their_place(change: str, says: str, tmp_path: Path) -> None:
@@ -90,6 +91,11 @@ def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
         plan(wrong, tmp_path)
     assert len(error.value.problems) == 3
     assert all("plan.toml: " in problem for problem in error.value.problems)
+
+
+def test_settings_without_a_name_are_those_of_the_default(tmp_path: Path) -> None:
+    read = plan(GOOD, tmp_path, "phases.1.algorithm.server={name='sgd', momentum=0.5}", "model.bias=false")
+    assert read.model == Linear(bias=False)
 
 
 def test_missing_settings_are_named(tmp_path: Path) -> None:

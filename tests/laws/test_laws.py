@@ -101,7 +101,11 @@ def test_algorithms_are_values(algorithm: Algorithm) -> None:
     assert piece_from_table("algorithm", table) == algorithm
 
 
-PAIRS = [*((name, "chains") for name in ALGORITHMS), ("fedavg", "star"), ("personal-head", "sweep")]
+ABROAD = (  # one of every kind: sums, statistics, own states, own shapes, EACH, controls, integers in a message
+    *("fedavg", "fedavg-head", "fedavgm", "fedadam", "fedyogi", "fed3r", "fed3r-full", "fed3r-select", "fed3r-ft"),
+    *("fedncm", "personal-head", "own-encoder", "each", "personal-scaffold", "l2gd"),
+)
+PAIRS = [*((name, "chains") for name in ABROAD), ("fedavg", "star"), ("personal-head", "sweep")]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
@@ -206,7 +210,7 @@ def test_fed3r_is_the_centralised_ridge_under_any_partition(orchestration: objec
     expected = torch.linalg.solve(z.T @ z + 0.01 * torch.eye(z.shape[1]).double(), z.T @ hot).T
     got = algorithm.model(made.task, stage.server, {})["head.weight"]
     assert torch.allclose(got.double(), expected, rtol=1e-5)  # the model itself is float32
-    solved = torch.linalg.solve(stage.server["gram"] + 0.01 * torch.eye(z.shape[1]).double(), stage.server["moment"]).T
+    solved = torch.linalg.solve(stage.server["ridge.gram"] + 0.01 * torch.eye(z.shape[1]).double(), stage.server["ridge.moment"]).T
     assert float((solved - expected).norm() / expected.norm()) < 1e-9
 
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Annotated
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.sgd import PARTS, LocalSGD, Trained
+from hansa.local.kept import kept_leaves
+from hansa.local.sgd import LocalSGD, Trained
 from hansa.local.training import Problem, TrainsLocally
 from hansa.payload import Role, Update
 from hansa.pieces import Piece
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, nest, pick, zeros_like
+from hansa.tree import Tree, nest, pick
 
 
 @dataclass(frozen=True)
 class Personal(TrainsLocally):
-    """Wraps an averaging algorithm: leaves matching `keep` (`head`, `features` or a pattern) never leave the client.
+    """Wraps an algorithm that trains locally: some leaves of the model never leave the client, the server has none.
 
-    Shared and personal parts train together (Arivazhagan et al. 2019, FedPer, for `keep = "head"`).  With
-    `keep = "features"` a client owns its encoder, which may then have an input width of its own.
+    `keep` is `head`, `features`, `all`, `norm` (the normalisation layers, found by type) or a pattern.  Shared and
+    personal leaves train together.  Whatever the wrapped algorithm does to shared leaves (a proximal pull, control
+    variates) it does to leaves of its message, so personal ones train by plain SGD.  With `keep = "features"` a client
+    owns its encoder, which may then have an input width of its own.  A client never visited deploys its initial leaves.
     """
 
     inner: Annotated[TrainsLocally, Piece("algorithm")] = FedAvg()
@@ -31,8 +33,8 @@ class Personal(TrainsLocally):
     def __post_init__(self) -> None:
         trains = isinstance(self.inner, TrainsLocally)
         require(trains, f"Personal can wrap algorithms that train locally only. Got {type(self.inner).__name__}.")
-        odd = sorted(group for group, role in self.inner.uplink.items() if role is not Role.STEP)
-        require(not odd, f"Personal can wrap algorithms that average steps only; this one also uploads {odd}.")
+        odd = sorted(group for group, role in self.inner.uplink.items() if role is Role.EACH)
+        require(not odd, f"Personal cannot wrap an algorithm whose server needs every client's own {odd}.")
 
     @property
     def uplink(self) -> Mapping[str, Role]:
@@ -49,25 +51,21 @@ class Personal(TrainsLocally):
         """As the wrapped algorithm's."""
         return self.inner.training
 
-    def _mine(self, key: str) -> bool:
-        return fnmatchcase(key.partition(".")[2], PARTS.get(self.keep, self.keep))
-
-    def _shared(self, tree: Tree) -> Tree:
-        return {key: leaf for key, leaf in tree.items() if not self._mine(key)}
-
     def server_init(self, task: Task, prior: Tree) -> Tree:
-        """As the wrapped algorithm's: its own copy of the personal leaves is never sent or moved."""
-        return self.inner.server_init(task, prior)
+        """As the wrapped algorithm's, without anything about personal leaves."""
+        kept = kept_leaves(task, self.keep)
+        everything = self.inner.server_init(task, prior)
+        return {key: leaf for key, leaf in everything.items() if _leaf(key, task.params()) not in kept}
 
     def client_init(self, task: Task, data: ClientData) -> Tree:
-        """The personal leaves, in the shapes this client's inputs call for."""
-        own = {key: leaf for key, leaf in nest("own", task.params()).items() if self._mine(key)}
-        require(bool(own), f"No parameter matches keep = '{self.keep}'. The model has: {', '.join(task.params())}.")
-        return self.inner.client_init(task, data) | own
+        """The personal leaves that train, in the shapes this client's inputs call for."""
+        kept = kept_leaves(task, self.keep)
+        own = {key: leaf for key, leaf in task.params().items() if key in kept and self.training.trains(key)}
+        return self.inner.client_init(task, data) | nest("own", own)
 
     def broadcast(self, server: Tree) -> Tree:
-        """The shared leaves."""
-        return self._shared(self.inner.broadcast(server))
+        """The shared leaves: the server has no others."""
+        return self.inner.broadcast(server)
 
     def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
         """As the wrapped algorithm, with the personal leaves in their place."""
@@ -76,19 +74,23 @@ class Personal(TrainsLocally):
     def conclude(
         self, problem: Problem, trained: Trained, down: Tree, state: Tree, data: ClientData
     ) -> tuple[Update, Tree]:
-        """The shared leaves' displacement goes up; the personal leaves, as trained, stay here."""
+        """What concerns shared leaves goes up; the personal leaves, as trained, stay here."""
         up, new = self.inner.conclude(problem, trained, down, state, data)
-        own = {key: leaf for key, leaf in nest("own", trained.params).items() if self._mine(key)}
-        return replace(up, sums=self._shared(up.sums)), new | own
+        own = {key: trained.params[key] for key in pick("own", state)}
+        shared = {key: leaf for key, leaf in up.sums.items() if key.partition(".")[2] not in own}
+        return replace(up, sums=shared), new | nest("own", own)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """The wrapped step over the shared leaves."""
-        still = zeros_like({key: leaf for key, leaf in self.inner.broadcast(server).items() if self._mine(key)})
-        return self.inner.server_step(task, server, replace(cohort, sums=cohort.sums | still))
+        return self.inner.server_step(task, server, cohort)
 
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:
         """Shared leaves from the server, personal ones from the client."""
-        shared = {
-            key: leaf for key, leaf in self.inner.model(task, server, {}).items() if not self._mine(f"model.{key}")
-        }
-        return task.params() | shared | pick("own", state)
+        return self.inner.model(task, server, {}) | pick("own", state)
+
+
+def _leaf(key: str, names: Tree) -> str:
+    """Which leaf of the model a leaf of the server's state is about: `optimiser.first.head.bias` about `head.bias`."""
+    parts = key.split(".")
+    suffixes = (".".join(parts[first:]) for first in range(1, len(parts)))
+    return next((suffix for suffix in suffixes if suffix in names), "")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -72,7 +73,7 @@ def show_summary(run: Run) -> None:
 
 def show_comparison(runs: Sequence[Run]) -> None:
     """Runs and their phases in one table; accuracies are those of the last evaluation."""
-    table = Table(title=None)
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     for title in ("run", "phase"):
         table.add_column(title)
     for title in ("accuracy", "rounds", "up", "down", "FLOPs", "seconds"):

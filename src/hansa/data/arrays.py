@@ -13,8 +13,11 @@ from hansa.errors import HansaError, require
 
 
 def inputs(x: Any, what: str, *, tokens: bool = False) -> Array:
-    """Inputs in one of the three forms: float32 n × features, uint8 images with channels last, int64 n × tokens."""
+    """Inputs in one of four forms: float32 n × features, uint8 images with channels last, int64 n × tokens, n texts."""
     x = np.asarray(x)
+    if x.dtype.kind == "U" and x.ndim == 1 and x.size:
+        texts: Array = x
+        return texts
     require(
         x.dtype.kind in "biuf", f"{what} must be numbers. Got {'Python objects' if x.dtype == object else x.dtype}."
     )
@@ -91,7 +94,7 @@ def _test(x: Any, y: Array, train: Samples, tokens: bool) -> Samples:
     x = inputs(x, "The input array 'x_test'", tokens=tokens)
     _same_length(len(x), y, "The label array 'y_test'")
     require(
-        x.shape[1:] == train.x.shape[1:] and x.dtype == train.x.dtype,
+        x.shape[1:] == train.x.shape[1:] and x.dtype.kind == train.x.dtype.kind,
         f"Test inputs ({x.dtype} of shape {x.shape[1:]}) differ from training inputs "
         f"({train.x.dtype} of shape {train.x.shape[1:]}).",
     )

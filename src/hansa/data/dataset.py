@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from hansa.errors import HansaError
 from hansa.task import ClientData
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -17,8 +18,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Samples:
     """Inputs and labels side by side.
 
-    `x` is float32 (n × features), uint8 images (n × H × W or n × H × W × 3) or int64 tokens (n × length); `y`
-    is int64 class numbers.
+    `x` is float32 (n × features), uint8 images (n × H × W or n × H × W × 3), int64 tokens (n × length) or, for an
+    encoder to read, n texts; `y` is int64 class numbers.
     """
 
     x: Array
@@ -30,6 +31,8 @@ class Samples:
     def take(self, index: Array) -> ClientData:
         """Some samples as tensors a model reads: images become channels × H × W in [0, 1]."""
         x = self.x[index]
+        if x.dtype.kind == "U":
+            raise HansaError("The inputs are text, and a model reads numbers: set data.features to a text encoder.")
         if x.dtype == np.uint8:
             x = np.moveaxis(x[..., None] if x.ndim == 3 else x, -1, 1).astype(np.float32) / 255
         return ClientData(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(self.y[index]))

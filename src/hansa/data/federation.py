@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,14 +78,25 @@ def _has_test(client: Client) -> bool:
     return client.test_size > 0 if isinstance(client, OwnClient) else client.test is not None
 
 
-def build_federation(data: Dataset, partition: Partition, *, seed: int, test: TestSplit | None = None) -> Federation:
-    """Divide a data set among clients and set test samples aside.  The same seed gives the same federation."""
+def build_federation(
+    data: Dataset,
+    partition: Partition,
+    *,
+    seed: int,
+    test: TestSplit | None = None,
+    prepare: Callable[[Dataset, Mapping[str, Array]], Dataset] | None = None,
+) -> Federation:
+    """Divide a data set among clients and set test samples aside.  The same seed gives the same federation.
+
+    `prepare` may change the samples, not their number or order, knowing who holds which.
+    """
     test = test or TestSplit()
     if data.test is None and test.kind != "local":
         data = cut_global_test(data, test.fraction, numpy_generator(seed, "data", "global test"))
     found = partition.split(data, numpy_generator(seed, "data", "partition"))
     parts = {name: np.sort(np.asarray(found[name], dtype=np.int64)) for name in sorted(found)}
     _check_parts(parts, len(data.train), type(partition).__name__)
+    data = data if prepare is None else prepare(data, parts)
     clients = _clients(data, parts, test, numpy_generator(seed, "data", "local test"))
     return Federation(
         clients=clients,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-
+from hansa.engines.threads import Threads, good, on_threads, threads_for
 from hansa.engines.visit import Desk, Workplace, follow, perform, receive
 from hansa.errors import require
 from hansa.orchestrate.plan import Chain
@@ -17,22 +17,23 @@ from hansa.tree import Tree
 
 @dataclass(frozen=True)
 class Serial:
-    """Visits clients one by one on `threads` threads; small models are fastest on one, since two mostly wait."""
+    """Visits clients one by one on `threads` threads; `auto` is one for small models, which two would slow down."""
 
-    threads: int = 1
+    threads: Threads = "auto"
 
     def __post_init__(self) -> None:
-        require(self.threads >= 1, f"The 'threads' of the serial engine must be ≥ 1. Got {self.threads}.")
+        says = "The 'threads' of the serial engine must be 'auto' or a whole number ≥ 1"
+        require(good(self.threads), f"{says}. Got {self.threads}.")
+
+    def choice(self, workplace: Workplace) -> dict[str, Any]:
+        """How visits will be carried out."""
+        return {"path": "serial", "threads": threads_for(self.threads, workplace.algorithm, workplace.task)}
 
     @contextmanager
     def open(self, workplace: Workplace) -> Iterator[SerialCrew]:
         """Nothing to start: only torch's threads are set, and set back at the end."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
+        with on_threads(threads_for(self.threads, workplace.algorithm, workplace.task)):
             yield SerialCrew(workplace)
-        finally:
-            torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class SerialCrew:
 
     def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
         """Each chain's upload, as soon as it is there."""
+        for chain in chains:
+            yield self.one(chain, down, desk)
+
+    def one(self, chain: Chain, down: Tree, desk: Desk) -> Update:
+        """One chain's upload."""
         algorithm, task, clients = self.workplace.algorithm, self.workplace.task, self.workplace.federation.clients
 
         def call(client: str, message: Tree) -> Update:
@@ -50,5 +56,4 @@ class SerialCrew:
             desk.take(reply)
             return receive(algorithm, task, reply)
 
-        for chain in chains:
-            yield follow(algorithm, chain, down, call)
+        return follow(algorithm, chain, down, call)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -56,6 +56,7 @@ class Workplace:
     algorithm: Algorithm
     task: Task
     federation: Federation
+    chains: int = 1  # of its first round
 
 
 class Desk(Protocol):
@@ -74,39 +75,58 @@ class Crew(Protocol):
     """An engine at work on one phase."""
 
     def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
-        """Each chain's upload, in the order of the chains."""
+        """The chains' uploads in their order: one each, or one sum for several that follow each other."""
         ...
 
 
 class Engine(Protocol):
-    """A piece that carries out visits."""
+    """A piece that carries out visits.  One that chooses how says so in a method `choice`, see `choice_of`."""
 
     def open(self, workplace: Workplace) -> AbstractContextManager[Crew]:
         """Get ready for a phase."""
         ...
 
 
+def choice_of(engine: Engine, workplace: Workplace) -> dict[str, Any]:
+    """How an engine will carry out the visits of a phase, for the record."""
+    choice = getattr(engine, "choice", None)
+    found: dict[str, Any] = choice(workplace) if choice else {"path": type(engine).__name__.lower()}
+    return found
+
+
+class Naming:
+    """Around what a client does: an error inside says whose it was."""
+
+    __slots__ = ("client",)
+
+    def __init__(self, client: str):
+        self.client = client
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, HansaError):
+            raise HansaError(f"Client '{self.client}': {error}") from error
+        if isinstance(error, Exception):
+            raise ClientFailed(f"Client '{self.client}' failed: {type(error).__name__}: {error}") from error
+
+
 def perform(algorithm: Algorithm, task: Task, data: ClientData, visit: Visit, down: Tree) -> Reply:
     """The client's side of a visit."""
     began = time.perf_counter()
-    try:
+    with Naming(visit.client):
         own = task.view(data, visit.start)
         state = algorithm.client_init(own, data) if visit.state is None else visit.state
         up, state = algorithm.client_step(own, down, state, data, torch.Generator().manual_seed(visit.seed))
         upload = algorithm.encode(up.sums)
-    except HansaError as error:
-        raise HansaError(f"Client '{visit.client}': {error}") from error
-    except Exception as error:
-        raise ClientFailed(f"Client '{visit.client}' failed: {type(error).__name__}: {error}") from error
-    return Reply(
-        visit.client,
-        upload,
-        {"weight": float(up.weight), "count": float(up.count), "flops": float(up.flops)},
-        state,
-        wire.size(down),
-        wire.size(upload, NUMBERS),
-        time.perf_counter() - began,
-    )
+    return reply_with(visit.client, up, upload, state, wire.size(down), time.perf_counter() - began)
+
+
+def reply_with(client: str, up: Update, upload: Tree, state: Tree, bytes_down: int, seconds: float) -> Reply:
+    """What comes back from a visit, with the bytes both messages take."""
+    numbers = {"weight": float(up.weight), "count": float(up.count), "flops": float(up.flops)}
+    return Reply(client, upload, numbers, state, bytes_down, wire.size(upload, NUMBERS), seconds)
 
 
 def receive(algorithm: Algorithm, task: Task, reply: Reply) -> Update:

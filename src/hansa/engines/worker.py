@@ -32,10 +32,10 @@ def read_task(head: dict[str, Any], start: Tree) -> Task:
 
 
 def answer(
-    algorithm: Algorithm, task: Task, data: ClientData, head: dict[str, Any], messages: list[bytes]
+    algorithm: Algorithm, task: Task, data: ClientData, down: Tree, head: dict[str, Any], messages: list[bytes]
 ) -> frames.Frame:
     """One visit, from messages to messages."""
-    down, state, start = (wire.unpack(message)[0] for message in messages)
+    state, start = (wire.unpack(message)[0] for message in messages)
     visit = Visit(head["client"], state if head["known"] else None, start, head["seed"])
     reply = perform(algorithm, task, data, visit, down)
     return {"seconds": reply.seconds}, [wire.pack(reply.upload, reply.numbers), wire.pack(reply.state)]
@@ -46,6 +46,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     head, (start,) = frames.read(requests)
     task, algorithm = read_task(head, wire.unpack(start)[0]), piece_from_table("algorithm", head["algorithm"])
     held: dict[str, ClientData] = {}
+    down: Tree = {}
     while True:
         try:
             head, messages = frames.read(requests)
@@ -56,7 +57,10 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
                 tree, _ = wire.unpack(messages[0])
                 held[head["client"]] = ClientData(tree["x"], tree["y"])
                 continue
-            result = answer(algorithm, task, held[head["client"]], head, messages)
+            if head["kind"] == "down":
+                down, _ = wire.unpack(messages[0])
+                continue
+            result = answer(algorithm, task, held[head["client"]], down, head, messages)
         except Exception as error:
             result = {"error": str(error), "bad_input": isinstance(error, HansaError)}, []
         frames.write(replies, *result)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hansa.data.dataset import Dataset
+from hansa.data.dataset import Array, Dataset
 from hansa.data.federation import Federation, build_federation
 from hansa.errors import HansaError, require
 from hansa.features.extract import Extracted, extract_features
 from hansa.pieces import name_of
 from hansa.plan.schema import Plan
+from hansa.seeds import numpy_generator
 from hansa.stage import Experiment, Phase
 from hansa.task import Task
 
@@ -28,19 +29,53 @@ class Assembled:
 
 def assemble(plan: Plan, data: Dataset | Federation | None = None, progress: Progress | None = None) -> Assembled:
     """Everything ready to play.  `data` stands in for the plan's own source, or for all of its data section."""
-    extracted: Extracted | None = None
-    if isinstance(data, Federation):
-        federation = data
-    else:
-        dataset = plan.data.source.load() if data is None else data
-        if plan.data.features is not None:
-            extracted = extract_features(dataset, plan.data.features, progress=progress)
-            dataset = extracted.data
-        federation = build_federation(dataset, plan.data.partition, seed=plan.seed, test=plan.data.test)
+    extraction = Extraction(plan, progress)
+    federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     experiment = Experiment(task_for(plan, federation), federation, phases_of(plan), plan.engine, plan.seed)
     for phase in experiment.phases:
         check(phase, federation)
-    return Assembled(experiment, _features_summary(extracted))
+    return Assembled(experiment, extraction.summary())
+
+
+class Extraction:
+    """Features in place of raw samples where the plan asks for them, and what that cost."""
+
+    def __init__(self, plan: Plan, progress: Progress | None):
+        self.plan, self.progress = plan, progress
+        self.done: Extracted | None = None
+
+    def features(self, data: Dataset) -> Dataset:
+        """The data set as the model will see it."""
+        if self.plan.data.features is None:
+            return data
+        self.done = extract_features(data, self.plan.data.features, progress=self.progress)
+        return self.done.data
+
+    def shifted_features(self, data: Dataset, parts: Mapping[str, Array]) -> Dataset:
+        """Likewise, after the images were shifted from client to client."""
+        for place, shift in enumerate(self.plan.data.shift):
+            data = shift.apply(data, parts, numpy_generator(self.plan.seed, "data", "shift", place))
+        return self.features(data)
+
+    def summary(self) -> dict[str, Any] | None:
+        """What extracting cost, for the record."""
+        if self.done is None:
+            return None
+        samples = self.done.cached + self.done.computed
+        return {
+            "width": self.done.width,
+            "flops": self.done.flops_per_sample * samples,
+            "seconds": self.done.seconds,
+            "computed": self.done.computed,
+            "cached": self.done.cached,
+        }
+
+
+def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
+    """Features first, so that every seed and partition shares them; only shifted images depend on who holds them."""
+    prepare = extraction.shifted_features if plan.data.shift else None
+    data = data if plan.data.shift else extraction.features(data)
+    return build_federation(data, plan.data.partition, seed=plan.seed, test=plan.data.test, prepare=prepare)
 
 
 def phases_of(plan: Plan) -> tuple[Phase, ...]:
@@ -86,15 +121,3 @@ def check(phase: Phase, federation: Federation) -> None:
     if federation.test is None and not local:
         raise HansaError("There is no test set: give the source one, or set data.test.kind to 'global' or 'local'.")
 
-
-def _features_summary(extracted: Extracted | None) -> dict[str, Any] | None:
-    if extracted is None:
-        return None
-    samples = extracted.cached + extracted.computed
-    return {
-        "width": extracted.width,
-        "flops": extracted.flops_per_sample * samples,
-        "seconds": extracted.seconds,
-        "computed": extracted.computed,
-        "cached": extracted.cached,
-    }

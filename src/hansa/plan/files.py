@@ -70,6 +70,8 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
         for key in ("path", "clients_from"):
             if isinstance(source.get(key), str):
                 source[key] = str(folder / Path(source[key]).expanduser())
+            elif isinstance(source.get(key), list):
+                source[key] = [str(folder / Path(path).expanduser()) for path in source[key]]
     if isinstance(features, dict) and isinstance(features.get("path"), str) and (folder / features["path"]).exists():
         features["path"] = str(folder / features["path"])  # otherwise a hub id or an import path
 

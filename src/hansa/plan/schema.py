@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from hansa.contract import Algorithm
 from hansa.data.dataset import Partition, Source
+from hansa.data.shifts import Shift
 from hansa.data.split import TestSplit
 from hansa.engines.serial import Serial
 from hansa.engines.visit import Engine
@@ -30,6 +31,7 @@ class DataPlan:
     source: Annotated[Source, Piece("source")]
     partition: Annotated[Partition, Piece("partition")]
     test: TestSplit = TestSplit()
+    shift: Annotated[tuple[Shift, ...], Piece("shift")] = ()
     features: Annotated[Extractor | None, Piece("extractor")] = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hansa.errors import HansaError, did_you_mean, require
@@ -46,6 +47,12 @@ def several(path: str | tuple[str, ...], ending: str, what: str) -> tuple[list[P
 
 
 def client_names(files: list[Path]) -> list[str]:
-    """One client name for every file: its name without the ending, or its whole path where two files share one."""
+    """One client name for every file: its name without the ending, with its folders where two files share one.
+
+    Only folders below the common one count, so that moving the data changes no name and thus no result.
+    """
     stems = [file.stem for file in files]
-    return stems if len(set(stems)) == len(stems) else [file.with_suffix("").as_posix() for file in files]
+    if len(set(stems)) == len(stems):
+        return stems
+    common = os.path.commonpath([file.parent for file in files])
+    return [file.with_suffix("").relative_to(common).as_posix() for file in files]

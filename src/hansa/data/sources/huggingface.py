@@ -19,7 +19,8 @@ from hansa.errors import HansaError, did_you_mean, require
 class HuggingFace:
     """A data set written by `save_to_disk`: a column of images, vectors or text, a label column, perhaps clients.
 
-    Text becomes its UTF-8 bytes as token numbers, cut or padded with 0 to `length`; nothing but the padding is lost.
+    Text stays text, for a text encoder to read; with a `length` it becomes that many UTF-8 bytes as token numbers, cut
+    or padded with 0.
     """
 
     path: str
@@ -30,16 +31,16 @@ class HuggingFace:
     train: str = "train"  # the split to learn from, where there are several
     test: str | None = "test"  # the split to test on, where it exists
     size: int | None = None  # images are resized to so many pixels square
-    length: int = 256  # bytes of a text
+    length: int | None = None  # bytes of a text; None leaves it to data.features
 
     def __post_init__(self) -> None:
         whole(self, "size", optional=True)
-        whole(self, "length")
+        whole(self, "length", optional=True)
 
     def load(self) -> Dataset:
         """Read both splits; class names come from the label column where it has them."""
         train, test = self._splits(_open(self.path))
-        tokens = _is_text(train, self._column(train, self.input))
+        tokens = self.length is not None and _is_text(train, self._column(train, self.input))
         names = getattr(train.features[self._column(train, self.label)], "names", None)
         return dataset_from_arrays(
             self._inputs(train),
@@ -76,7 +77,8 @@ class HuggingFace:
     def _inputs(self, split: Any) -> Array:
         column = self._column(split, self.input)
         if _is_text(split, column):
-            return _bytes([str(text) for text in split[column]], self.length)
+            texts = [str(text) for text in split[column]]
+            return np.asarray(texts) if self.length is None else _bytes(texts, self.length)
         if type(split.features[column]).__name__ == "Image":
             return stack(split[column], self.size, f"'{self.path}'")
         try:

@@ -1,0 +1,30 @@
+"""FedBN: Li et al., Federated Learning on Non-IID Features via Local Batch Normalization (2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from hansa.algorithms.composed import ComposedTraining
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.personal import Personal
+from hansa.local.server import SGD, ServerOptimiser
+from hansa.local.sgd import LocalSGD
+from hansa.pieces import Piece
+
+
+@dataclass(frozen=True)
+class FedBN(ComposedTraining):
+    """FedAvg over every layer but the normalisation layers, which stay local with their statistics (Algorithm 1).
+
+    `w_l ← Σ_k n_k·w_l,k / Σ_k n_k` for every layer l that does not normalise.  These layers are found by type (batch,
+    instance, group, layer and root-mean-square norms), whatever they are called, and keep their running statistics.
+    """
+
+    local: LocalSGD = LocalSGD()
+    server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
+
+    @property
+    def composed(self) -> Personal:
+        """FedAvg over the other layers."""
+        return Personal(FedAvg(self.local, self.server), keep="norm")

@@ -1,0 +1,31 @@
+"""FedPer: Arivazhagan et al., Federated Learning with Personalization Layers (2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from hansa.algorithms.composed import ComposedTraining
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.personal import Personal
+from hansa.local.server import SGD, ServerOptimiser
+from hansa.local.sgd import LocalSGD
+from hansa.pieces import Piece
+
+
+@dataclass(frozen=True)
+class FedPer(ComposedTraining):
+    """Base layers are averaged, personalisation layers never leave the client; both train together (Algorithm 1).
+
+    `(W_B, W_Pk) ← SGD on f_k(W_B, W_Pk)`, then `W_B ← Σ_k n_k·W_B,k / Σ_k n_k`.  `keep` names the personalisation
+    layers: the head, or a pattern for more of the last layers.
+    """
+
+    local: LocalSGD = LocalSGD()
+    server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
+    keep: str = "head"
+
+    @property
+    def composed(self) -> Personal:
+        """FedAvg over the base layers."""
+        return Personal(FedAvg(self.local, self.server), self.keep)

@@ -1,0 +1,41 @@
+"""FedProx: Li et al., Federated Optimization in Heterogeneous Networks (2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from hansa.algorithms.composed import ComposedTraining
+from hansa.algorithms.fedavg import FedAvg
+from hansa.errors import require
+from hansa.local.server import SGD, ServerOptimiser
+from hansa.local.sgd import Correction, LocalSGD
+from hansa.local.training import Problem
+from hansa.pieces import Piece
+from hansa.task import ClientData, Task
+from hansa.tree import Tree, pick
+
+
+@dataclass(frozen=True)
+class FedProx(ComposedTraining):
+    """FedAvg whose clients minimise `f_k(w) + μ/2·‖w − wᵗ‖²` (eq. 2): every gradient gains `μ·(w − wᵗ)`.
+
+    `wᵗ` is the broadcast model.  The norm is squared, so the pull grows with the distance.  μ = 0 is FedAvg.
+    """
+
+    local: LocalSGD = LocalSGD()
+    server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        require(self.mu >= 0, f"The 'mu' of FedProx must be a number ≥ 0. Got {self.mu}.")
+
+    @property
+    def composed(self) -> FedAvg:
+        """All but the proximal pull."""
+        return FedAvg(self.local, self.server)
+
+    def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
+        """Start from the broadcast model and stay near it."""
+        problem = self.composed.prepare(task, down, state, data)
+        return replace(problem, correction=Correction(self.mu, anchor=pick("model", down)))

@@ -1,0 +1,31 @@
+"""FedSim: Pillutla et al., Federated Learning with Partial Model Personalization (2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from hansa.algorithms.composed import ComposedTraining
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.personal import Personal
+from hansa.local.server import SGD, ServerOptimiser
+from hansa.local.sgd import LocalSGD
+from hansa.pieces import Piece
+
+
+@dataclass(frozen=True)
+class FedSim(ComposedTraining):
+    """Shared u and personal v_k take simultaneous steps (Algorithm 2): both gradients are taken at the same point.
+
+    `v_k ← v_k − γ·∇_v f_k(u, v_k)` and `u ← u − γ·∇_u f_k(u, v_k)`, then the u are averaged by samples.  `keep` is the
+    personal part: FedSim(ψ) keeps the `head`, FedSim(φ) the `features`.
+    """
+
+    local: LocalSGD = LocalSGD()
+    server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
+    keep: Literal["head", "features"] = "head"
+
+    @property
+    def composed(self) -> Personal:
+        """FedAvg over the shared part."""
+        return Personal(FedAvg(self.local, self.server), self.keep)

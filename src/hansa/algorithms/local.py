@@ -1,0 +1,39 @@
+"""Local training, also called Solo: every client on its own, the baseline that personalisation must beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hansa.algorithms.composed import ComposedTraining
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.personal import Personal
+from hansa.errors import require
+from hansa.local.sgd import Correction, LocalSGD
+from hansa.local.training import Problem
+from hansa.task import ClientData, Task
+from hansa.tree import Tree
+
+
+@dataclass(frozen=True)
+class Local(ComposedTraining):
+    """`v_k ← SGD on f_k(v_k) + λ/2·‖v_k − w‖²`, nothing shared; after another phase this is full personalisation (FP).
+
+    A visit trains for `local.epochs` from where the last one ended.  `w` is what the phase started from: with
+    `strength` λ = 0 this is plain SGD, above 0 it is FP with Ditto's term.  Messages carry no leaf in either direction.
+    """
+
+    local: LocalSGD = LocalSGD()
+    strength: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.strength >= 0, f"The 'strength' (λ) of Local must be a number ≥ 0. Got {self.strength}.")
+
+    @property
+    def composed(self) -> Personal:
+        """Everything is personal."""
+        return Personal(FedAvg(self.local), keep="all")
+
+    def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
+        """Start from the client's own model; the anchor is the start of the phase."""
+        problem = self.composed.prepare(task, down, state, data)
+        return replace(problem, correction=Correction(self.strength, anchor=task.params()))

@@ -1,0 +1,110 @@
+"""Images that differ from client to client, and what can be done about it before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from hansa.data.dataset import Array, Dataset, Samples
+from hansa.errors import require
+
+GROUPS = 3  # one for each colour channel
+
+
+class Shift(Protocol):
+    """A piece that changes images after they were divided among clients."""
+
+    def apply(self, data: Dataset, parts: Mapping[str, Array], rng: np.random.Generator) -> Dataset:
+        """The data set with other images; labels and clients stay."""
+        ...
+
+
+def _images(data: Dataset, who: str) -> None:
+    x = data.train.x
+    good = x.dtype == np.uint8 and x.ndim == 4
+    require(good, f"The shift '{who}' needs colour images (n × H × W × 3, uint8). Got {x.dtype} of shape {x.shape}.")
+
+
+def _with_images(data: Dataset, train: Array, test: Array | None) -> Dataset:
+    changed = None if data.test is None or test is None else Samples(test, data.test.y)
+    return replace(data, train=Samples(train, data.train.y), test=changed)
+
+
+def group_of_client(parts: Mapping[str, Array]) -> dict[str, int]:
+    """Three groups of clients, of equal size but for one."""
+    return {client: place % GROUPS for place, client in enumerate(sorted(parts))}
+
+
+@dataclass(frozen=True)
+class ChannelShift:
+    """Three groups of clients: one colour channel multiplied by δ, the others by 1/δ (Fanì et al. 2025, App. I).
+
+    The test set is shifted likewise, every third image in the same way.
+    """
+
+    delta: float = 1.2
+
+    def __post_init__(self) -> None:
+        require(self.delta > 0, f"The 'delta' of a channel shift must be a number > 0. Got {self.delta}.")
+
+    def apply(self, data: Dataset, parts: Mapping[str, Array], rng: np.random.Generator) -> Dataset:
+        """The shifted images."""
+        _images(data, "channels")
+        train = data.train.x.copy()
+        for client, group in group_of_client(parts).items():
+            train[parts[client]] = self._shifted(train[parts[client]], group)
+        if data.test is None:
+            return _with_images(data, train, None)
+        test = data.test.x.copy()
+        for group in range(GROUPS):
+            test[group::GROUPS] = self._shifted(test[group::GROUPS], group)
+        return _with_images(data, train, test)
+
+    def _shifted(self, images: Array, channel: int) -> Array:
+        factors = np.full(3, 1 / self.delta, dtype=np.float32)
+        factors[channel] = self.delta
+        return np.clip(np.rint(images * factors), 0, 255).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class FedRDN:
+    """Random data normalisation (Yan et al. 2023): clients share their channel means and deviations, six numbers each.
+
+    A training image is normalised with those of a client drawn at random, a test image with those of its own group.
+    Normalised images are brought back to pixels with the mean of all clients' statistics, so that any network reads
+    them; the draw is made once an image, since features are extracted once.
+    """
+
+    def apply(self, data: Dataset, parts: Mapping[str, Array], rng: np.random.Generator) -> Dataset:
+        """The re-normalised images."""
+        _images(data, "fedrdn")
+        clients = sorted(parts)
+        shared = np.array([_statistics(data.train.x[parts[client]]) for client in clients])  # clients × 2 × 3
+        common = shared.mean(axis=0)
+        train = data.train.x.copy()
+        for client in clients:
+            drawn = shared[rng.integers(len(clients), size=len(parts[client]))]
+            train[parts[client]] = _renormalised(train[parts[client]], drawn, common)
+        if data.test is None:
+            return _with_images(data, train, None)
+        test = data.test.x.copy()
+        for group in range(GROUPS):
+            own = _statistics(test[group::GROUPS])[None]
+            test[group::GROUPS] = _renormalised(test[group::GROUPS], own, common)
+        return _with_images(data, train, test)
+
+
+def _statistics(images: Array) -> Array:
+    """Mean and deviation of every channel."""
+    pixels = images.reshape(-1, 3).astype(np.float64)
+    return np.stack([pixels.mean(axis=0), pixels.std(axis=0).clip(min=1.0)])
+
+
+def _renormalised(images: Array, own: Array, common: Array) -> Array:
+    mean, deviation = (own[:, row, None, None, :] for row in (0, 1))
+    standard = (images - mean) / deviation
+    pixels: Array = np.clip(np.rint(standard * common[1] + common[0]), 0, 255).astype(np.uint8)
+    return pixels

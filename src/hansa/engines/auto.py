@@ -1,0 +1,56 @@
+"""The engine that suits algorithm, model and machine, chosen before the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hansa.engines.processes import Processes
+from hansa.engines.serial import Serial
+from hansa.engines.threads import BUSY, cores, step_flops, visit_flops
+from hansa.engines.vectorised import Vectorised, usual_path
+from hansa.engines.visit import Crew, Engine, Workplace, choice_of
+
+ROUND = 2e10  # operations of a round, about a second of one core, below which starting processes does not pay
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Clients side by side where that is possible, in processes where each keeps a core busy, else one by one.
+
+    The choice depends on the plan and the number of cores alone, so a resumed run makes it again.
+    """
+
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        Vectorised(self.device)
+
+    def engine(self, workplace: Workplace) -> Engine:
+        """What was chosen."""
+        vectorised = Vectorised(self.device)
+        if usual_path(vectorised, workplace) != "serial":
+            return vectorised
+        workers = min(cores(), workplace.chains)
+        return Processes(workers) if workers > 1 and heavy(workplace) else Serial()
+
+    def choice(self, workplace: Workplace) -> dict[str, Any]:
+        """How rounds will be carried out."""
+        return choice_of(self.engine(workplace), workplace)
+
+    @contextmanager
+    def open(self, workplace: Workplace) -> Iterator[Crew]:
+        """Open what was chosen."""
+        with self.engine(workplace).open(workplace) as crew:
+            yield crew
+
+
+def heavy(workplace: Workplace) -> bool:
+    """Whether a step keeps a core busy and a round is long; pieces of a script's own cannot reach other processes."""
+    algorithm, task, clients = workplace.algorithm, workplace.task, workplace.federation.clients
+    if step_flops(algorithm, task) < BUSY or "__main__" in (type(algorithm).__module__, type(task.model).__module__):
+        return False
+    samples = sum(client.size for client in clients.values()) / len(clients) * workplace.chains
+    return samples * visit_flops(algorithm, task) >= ROUND

@@ -1,0 +1,59 @@
+"""How many threads a model deserves: on small ones a second thread mostly spins, and slows everything beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+
+from hansa.contract import Algorithm
+from hansa.local.training import TrainsLocally
+from hansa.task import Task
+
+Threads = int | Literal["auto"]
+BUSY = 2e8  # operations of one step that keep several cores busy; below, waking them costs more than they do
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def visit_flops(algorithm: Algorithm, task: Task) -> float:
+    """Operations of a visit for each sample of the client."""
+    if isinstance(algorithm, TrainsLocally):
+        return algorithm.training.epochs * algorithm.training.flops(task)
+    return task.features_flops + task.head_flops
+
+
+def step_flops(algorithm: Algorithm, task: Task) -> float:
+    """Operations of one step of a client's training; of one pass over a usual batch where nothing trains."""
+    if isinstance(algorithm, TrainsLocally):
+        return algorithm.training.batch_size * algorithm.training.flops(task)
+    return 32 * (task.features_flops + task.head_flops)
+
+
+def threads_for(threads: Threads, algorithm: Algorithm, task: Task) -> int:
+    """The number asked for, or by the size of a step: one, or all cores."""
+    if threads != "auto":
+        return threads
+    return cores() if step_flops(algorithm, task) >= BUSY else 1
+
+
+def good(threads: object) -> bool:
+    """Whether a setting makes sense."""
+    return threads == "auto" or (isinstance(threads, int) and threads >= 1)
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Set torch's threads, and set them back at the end."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,195 @@
+"""The clients of a round side by side, wherever algorithm and model allow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from hansa import wire
+from hansa.engines.serial import SerialCrew
+from hansa.engines.shelf import Shelf
+from hansa.engines.tally import Tally
+from hansa.engines.threads import Threads, good, on_threads, threads_for
+from hansa.engines.visit import Crew, Desk, Naming, Visit, Workplace, receive, reply_with
+from hansa.errors import require
+from hansa.local import sample_space, stacked
+from hansa.local.blend import dense_tree
+from hansa.local.many import Cohort, Job, groups
+from hansa.local.sgd import LocalSGD, Trained
+from hansa.local.training import TrainsLocally
+from hansa.orchestrate.plan import Chain
+from hansa.payload import Update
+from hansa.task import ClientData, Task
+from hansa.tree import Tree, nbytes
+
+Path = Literal["auto", "serial", "sample-space", "stacked"]
+STACK_BYTES = 512 * 2**20  # of parameters, gradients and velocities held at once
+MOST = 1024  # clients of a block
+
+
+@dataclass(frozen=True)
+class Vectorised:
+    """Trains many clients of a round at once; results equal the serial engine's up to rounding.
+
+    A linear head on fixed features trains in sample space, a small network stacked, anything else client by client;
+    `path` insists on one of them where it is possible.
+    """
+
+    device: str = "cpu"
+    threads: Threads = "auto"
+    path: Path = "auto"
+
+    def __post_init__(self) -> None:
+        says = "The 'threads' of the vectorised engine must be 'auto' or a whole number ≥ 1"
+        require(good(self.threads), f"{says}. Got {self.threads}.")
+        try:
+            kind = torch.device(self.device).type
+        except RuntimeError:
+            kind = "unknown"
+        there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
+        require(there, f"The 'device' of the vectorised engine is not there. Got '{self.device}'; use 'cpu'.")
+
+    def choice(self, workplace: Workplace) -> dict[str, Any]:
+        """How visits will be carried out; clients with very many samples, and long chains, may still go one by one."""
+        threads = threads_for(self.threads, workplace.algorithm, workplace.task)
+        return {"path": usual_path(self, workplace), "threads": threads, "device": self.device}
+
+    @contextmanager
+    def open(self, workplace: Workplace) -> Iterator[Crew]:
+        """Nothing to start; an algorithm that cannot be divided is left to the serial crew."""
+        with on_threads(threads_for(self.threads, workplace.algorithm, workplace.task)):
+            divides = divisible(workplace) and self.path != "serial"
+            yield VectorisedCrew(self, workplace) if divides else SerialCrew(workplace)
+
+
+def divisible(workplace: Workplace) -> bool:
+    """Whether a visit is exactly: prepare, run local training, conclude."""
+    algorithm = workplace.algorithm
+    return (
+        isinstance(algorithm, TrainsLocally)
+        and type(algorithm).client_step is TrainsLocally.client_step
+        and type(algorithm.training) is LocalSGD
+    )
+
+
+def usual_path(engine: Vectorised, workplace: Workplace) -> str:
+    """How a client that sees the task as the server does will train."""
+    if not divisible(workplace) or engine.path == "serial":
+        return "serial"
+    return VectorisedCrew(engine, workplace).path_for(workplace.task)
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A client during a visit."""
+
+    visit: Visit
+    state: Tree
+    job: Job
+
+
+@dataclass
+class VectorisedCrew:
+    """The vectorised engine at work."""
+
+    engine: Vectorised
+    workplace: Workplace
+    _paths: dict[int, tuple[Task, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        algorithm, task = self.workplace.algorithm, self.workplace.task
+        assert isinstance(algorithm, TrainsLocally)
+        self.algorithm, self.training, self.device = algorithm, algorithm.training, torch.device(self.engine.device)
+        self.alone = SerialCrew(self.workplace)
+        most = MOST
+        if self.path_for(task) == "stacked":
+            most = max(1, min(MOST, STACK_BYTES // (4 * nbytes(task.params()))))
+        sample_bytes = 4 * torch.Size(task.input_shape).numel()
+        self.shelf = Shelf(self.workplace.federation.clients, sample_bytes, most)
+
+    def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
+        """The sum of every block of clients, and each longer chain's upload."""
+        bytes_down = wire.size(down)
+        for block in self.shelf.blocks(chains):
+            if len(block[0]) > 1:
+                yield self.alone.one(block[0], down, desk)
+            else:
+                yield self._block([client for (client,) in block], down, desk, bytes_down)
+
+    def _block(self, clients: Sequence[str], down: Tree, desk: Desk, bytes_down: int) -> Update:
+        began = time.perf_counter()
+        whole, each = self.shelf.fetch(clients)
+        guests = [self._prepare(desk.visit(client), data, down) for client, data in zip(clients, each, strict=True)]
+        results = self._train(guests, whole)
+        seconds, tally = (time.perf_counter() - began) / len(guests), Tally()
+        for guest, trained in zip(guests, results, strict=True):
+            with Naming(guest.visit.client):
+                up, state = self.algorithm.conclude(guest.job.problem, trained, down, guest.state, guest.job.data)
+                upload = self.algorithm.encode(up.sums)
+                state = dense_tree(state)
+            reply = reply_with(guest.visit.client, up, upload, state, bytes_down, seconds)
+            desk.take(reply)
+            tally.add(receive(self.algorithm, self.workplace.task, reply))
+        return tally.update()
+
+    def _prepare(self, visit: Visit, data: ClientData, down: Tree) -> _Guest:
+        with Naming(visit.client):
+            task = self.workplace.task.view(data, visit.start)
+            state = self.algorithm.client_init(task, data) if visit.state is None else visit.state
+            return _Guest(visit, state, Job(self.algorithm.prepare(task, down, state, data), data, visit.seed))
+
+    def _train(self, guests: Sequence[_Guest], whole: ClientData | None) -> list[Trained]:
+        results: dict[int, Trained] = {}
+        for path, places in self._together(guests):
+            jobs = [guests[place].job for place in places]
+            found = None if path == "serial" else self._try(path, jobs, whole if len(jobs) == len(guests) else None)
+            for place in places if found is None else ():
+                with Naming(guests[place].visit.client):
+                    results[place] = guests[place].job.alone(self.training)
+            results.update(zip(places, found or (), strict=False))
+        return [results[place] for place in range(len(guests))]
+
+    def _together(self, guests: Sequence[_Guest]) -> Iterator[tuple[str, list[int]]]:
+        """Clients that can train in one go, and how."""
+        paths = [self._path(guest.job) for guest in guests]
+        alike: dict[str, Callable[[Job], object]] = {"sample-space": sample_space.alike, "stacked": stacked.alike}
+        keys = [(path, alike[path](g.job) if path in alike else None) for path, g in zip(paths, guests, strict=True)]
+        for places in groups(range(len(guests)), lambda place: keys[place]):
+            yield paths[places[0]], places
+
+    def _try(self, path: str, jobs: Sequence[Job], whole: ClientData | None) -> list[Trained] | None:
+        """Train together; None where that fails, for then one by one tells whose fault it is."""
+        train = sample_space.train if path == "sample-space" else stacked.train
+        try:
+            cohort = Cohort.of(jobs) if whole is None else Cohort(jobs, whole.x, whole.y)
+            return train(self.training, cohort, self.device)
+        except (RuntimeError, ValueError, IndexError, KeyError):
+            return None
+
+    def path_for(self, task: Task) -> str:
+        """How clients with this view of the task can train; asked once for every view."""
+        known = self._paths.get(id(task))
+        if known is None:
+            known = self._paths[id(task)] = (task, self._find(task))
+        return known[1]
+
+    def _find(self, task: Task) -> str:
+        wanted = self.engine.path
+        if wanted in ("auto", "sample-space") and sample_space.applies(self.training, task):
+            return "sample-space"
+        stackable = wanted in ("auto", "stacked") and stacked.applies(task, self.device, forced=wanted == "stacked")
+        return "stacked" if stackable else "serial"
+
+    def _path(self, job: Job) -> str:
+        path = self.path_for(job.problem.task)
+        forced = self.engine.path != "auto"
+        if path == "sample-space":
+            good = sample_space.possible(job) and (forced or sample_space.pays(self.training, job))
+        else:
+            good = path == "stacked" and (forced or stacked.pays(self.training, job, self.device))
+        return path if good else "serial"

@@ -1,0 +1,172 @@
+"""Training many small networks at once: their parameters stacked, their batches padded and masked.
+
+Every step is one pass of a network whose layers have one more dimension, the clients.  The same batches as one by one,
+so the same result up to rounding: about 1e-5 of an update after many steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from hansa.local.blend import Blend, Move
+from hansa.local.many import Cohort, Flops, Job, Padded, batches_of, bundles, orders, plain, same_leaf, trained
+from hansa.local.sgd import LocalSGD, Trained
+from hansa.task import Task
+from hansa.tree import Tree
+
+BUNDLE_FLOPS = 1e8  # what the fixed cost of a bundle of clients would buy
+SMALL = 2e7  # operations of a step above which a client keeps a core busy by itself
+
+
+def applies(task: Task, device: torch.device, *, forced: bool = False) -> bool:
+    """Whether the network treats samples one by one and, on a CPU, has no convolutions: stacked they are slower."""
+    parts = (task.module.get_submodule(part) for part in ("features", "head"))
+    return not task.integers and all(plain(part, convolutions=forced or device.type != "cpu") for part in parts)
+
+
+def pays(training: LocalSGD, job: Job, device: torch.device) -> bool:
+    """Whether one client's step is small for the device."""
+    if device.type != "cpu":
+        return True
+    return min(job.size, training.batch_size) * training.flops(job.problem.task) <= SMALL
+
+
+def alike(job: Job) -> object:
+    """Clients for which this is equal train in one go."""
+    task, correction = job.problem.task, job.problem.correction
+    corrected = frozenset(correction.anchor), frozenset(correction.shift)
+    return id(task.module), task.temperature, correction.strength, corrected
+
+
+def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trained]:
+    """What `LocalSGD.run` gives for every client."""
+    sizes, flops = cohort.sizes, Flops(training)
+    own = flops.training.flops(cohort.jobs[0].problem.task)
+    results: dict[int, Trained] = {}
+
+    def cost(size: int) -> float:
+        return training.epochs * batches_of(training, size) * min(size, training.batch_size) * own
+
+    for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS):
+        moves = _Stack(training, cohort, bundle, device).run()
+        for place, client in enumerate(bundle):
+            job = cohort.jobs[client]
+            leaves = {
+                key: Blend.moved(job.problem.start[key], [(1.0, Move(moved, place))]) for key, moved in moves.items()
+            }
+            results[client] = trained(training, flops, job, leaves)
+    return [results[client] for client in range(len(sizes))]
+
+
+class StackMoves:
+    """The displacements of one leaf, stacked."""
+
+    def __init__(self, steps: Tensor):
+        self.steps = steps
+
+    def one(self, place: int) -> Tensor:
+        """One client's."""
+        return self.steps[place].cpu()
+
+    def combine(self, coefficients: Mapping[int, float]) -> Tensor:
+        """A weighted sum over the stack."""
+        each = torch.tensor([coefficients.get(place, 0.0) for place in range(len(self.steps))], dtype=self.steps.dtype)
+        total: Tensor = torch.tensordot(each.to(self.steps.device), self.steps, 1).cpu()
+        return total
+
+
+class _Stack:
+    """Clients of a bundle, those with most steps first, so that the ones still training are always the first few."""
+
+    def __init__(self, training: LocalSGD, cohort: Cohort, bundle: Sequence[int], device: torch.device):
+        self.training, self.device = training, device
+        self.jobs = [cohort.jobs[place] for place in bundle]
+        self.task, correction = self.jobs[0].problem.task, self.jobs[0].problem.correction
+        start = self.jobs[0].problem.start
+        self.moving = [key for key in start if training.trains(key)]
+        self.start = {key: self._stack(lambda job, key=key: job.problem.start[key]) for key in start}  # type: ignore[misc]
+        self.own = {key: self.start[key].expand(len(bundle), *start[key].shape).clone() for key in self.moving}
+        self.fixed = {key: leaf for key, leaf in self.start.items() if key not in self.own}
+        self.strength = correction.strength
+        self.anchor = self._trees(lambda job: job.problem.correction.anchor) if self.strength else {}
+        self.shift = self._trees(lambda job: job.problem.correction.shift)
+        self.velocity = {key: torch.zeros_like(leaf) for key, leaf in self.own.items()} if training.momentum else {}
+        self.samples = Padded.of(cohort.sizes, bundle, device)
+        self.x, self.y = cohort.x.to(device), cohort.y.to(device)
+
+    def _stack(self, leaf: Callable[[Job], Tensor]) -> Tensor:
+        """A leaf of all clients; where they hold the very same, once."""
+        leaves = [leaf(job) for job in (self.jobs[:1] if same_leaf(self.jobs, leaf) else self.jobs)]
+        return torch.stack(leaves).to(self.device)
+
+    def _trees(self, tree: Callable[[Job], Tree]) -> Tree:
+        keys = [key for key in tree(self.jobs[0]) if key in self.own]
+        return {key: self._stack(lambda job, key=key: tree(job)[key]) for key in keys}  # type: ignore[misc]
+
+    def run(self) -> dict[str, StackMoves]:
+        """All steps of all clients."""
+        order = self._order()
+        lengths = [int((own[:, 0] >= 0).sum()) for own in order]
+        for step in range(max(lengths)):
+            count = sum(length > step for length in lengths)
+            self._step(order[:count, step].to(self.device), count)
+        return {key: StackMoves(leaf - self.start[key]) for key, leaf in self.own.items()}
+
+    def _order(self) -> Tensor:
+        """Sample numbers (clients × steps × batch), −1 where there is none; a single batch needs no order."""
+        training, each = self.training, []
+        for job in self.jobs:
+            size = job.size
+            whole = torch.arange(size).expand(training.epochs, size)
+            each.append(whole if size <= training.batch_size else orders(training, job))
+        steps, width = max(map(len, each)), max(own.shape[1] for own in each)
+        order = torch.full((len(each), steps, width), -1)
+        for place, own in enumerate(each):
+            order[place, : own.shape[0], : own.shape[1]] = own
+        return order
+
+    def _step(self, batch: Tensor, count: int) -> None:
+        there = batch >= 0
+        rows = self.samples.rows[:count].gather(1, batch.clamp(min=0))
+        share = (there / there.sum(1, keepdim=True, dtype=self.x.dtype)).flatten()
+        own = {key: leaf[:count].detach().requires_grad_() for key, leaf in self.own.items()}
+        logits = self._forward(own, self.x[rows], count)
+        losses = F.cross_entropy(logits.flatten(0, 1), self.y[rows].flatten(), reduction="none")
+        loss = (losses * share).sum()
+        gradients = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
+        self._move(count, dict(zip(own, gradients, strict=True)))
+
+    def _forward(self, own: Tree, x: Tensor, count: int) -> Tensor:
+        """Logits (clients × batch × classes)."""
+        shared = {key: leaf[0] for key, leaf in self.fixed.items() if len(leaf) == 1}
+        each = own | {key: leaf[:count] for key, leaf in self.fixed.items() if key not in shared}
+        module = self.task.module.train()
+
+        def one(params: Tree, samples: Tensor) -> Tensor:
+            logits: Tensor = functional_call(module, {**shared, **params}, (samples,))
+            return logits
+
+        return vmap(one)(each, x) / self.task.temperature
+
+    @torch.no_grad()
+    def _move(self, count: int, gradients: Mapping[str, Tensor | None]) -> None:
+        """As `LocalSGD` steps, for the clients still training."""
+        training = self.training
+        for key, gradient in gradients.items():
+            if gradient is None:
+                continue
+            weight = self.own[key][:count]
+            if key in self.anchor:
+                gradient = gradient + self.strength * (weight - self.anchor[key][:count])
+            if key in self.shift:
+                gradient = gradient + self.shift[key][:count]
+            if training.weight_decay:
+                gradient = gradient + training.weight_decay * weight
+            if training.momentum:
+                gradient = self.velocity[key][:count].mul_(training.momentum).add_(gradient)
+            weight.sub_(gradient, alpha=training.lr)

@@ -1,0 +1,228 @@
+"""FedProx, SCAFFOLD and FedDyn: what is added to a gradient, and what is remembered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hand_problems import ONE, TASK, Normed, TwoLogits, mixed, play, rng, samples, slope, visit, weight
+
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.feddyn import FedDyn
+from hansa.algorithms.fedprox import FedProx
+from hansa.algorithms.personal import Personal
+from hansa.algorithms.scaffold import Scaffold
+from hansa.contract import Algorithm
+from hansa.errors import HansaError
+from hansa.local.sgd import LocalSGD
+from hansa.models.dense import MLP
+from hansa.seeds import generator
+from hansa.task import Task
+from hansa.tree import add, equal, nbytes, pick, scale, zeros_like
+
+ROUNDS = [["c0", "c1"], ["c1", "c2"], ["c0"], ["c2", "c1"], ["c0", "c2"]]  # c3 is never visited
+LOCAL = LocalSGD(lr=0.1, epochs=2, batch_size=4)
+SMALL = Task(MLP((4,)), (3,), 2, population=4)
+
+
+# ---------------------------------------------------------------------------------------------------------- FedProx
+
+
+def test_fedprox_pulls_in_proportion_to_the_distance() -> None:
+    """An unsquared norm would pull with a constant force: 3·w/‖w‖ instead of 3·w."""
+    up, _ = visit(algorithm := FedProx(LocalSGD(lr=0.1, epochs=3), mu=3.0), TASK, algorithm.server_init(TASK, {}), ONE)
+    w = 0.0
+    for _ in range(3):
+        w -= 0.1 * (slope(w) + 3.0 * (w - 0.0))
+    assert weight(up.sums, "model.") == pytest.approx(w, rel=1e-5)
+
+
+def test_fedprox_pulls_towards_the_model_received() -> None:
+    task = Task(TwoLogits(0.25), (1,), 2)
+    algorithm = FedProx(LocalSGD(lr=0.1, epochs=2), mu=2.0)
+    up, _ = visit(algorithm, task, algorithm.server_init(task, {}), ONE)
+    first = 0.25 - 0.1 * slope(0.25)
+    second = first - 0.1 * (slope(first) + 2.0 * (first - 0.25))
+    assert weight(up.sums, "model.") == pytest.approx(second - 0.25, rel=1e-5)
+
+
+def test_fedprox_without_a_pull_is_fedavg() -> None:
+    clients = mixed()
+    plain = play(FedAvg(LOCAL), SMALL, clients, ROUNDS)[0]
+    assert equal(play(FedProx(LOCAL, mu=0.0), SMALL, clients, ROUNDS)[0], plain)
+    assert not equal(play(FedProx(LOCAL, mu=0.1), SMALL, clients, ROUNDS)[0], plain)
+
+
+# --------------------------------------------------------------------------------------------------------- SCAFFOLD
+
+
+def test_scaffold_option_two_by_hand() -> None:
+    """Two visits of one client among four: its control is kept, and shifts the second visit's gradients."""
+    algorithm = Scaffold(LocalSGD(lr=0.1, epochs=2))
+    server = algorithm.server_init(TASK, {})
+    up, state = visit(algorithm, TASK, server, ONE)
+    w = -0.1 * slope(0.0)
+    w -= 0.1 * slope(w)
+    own = (0.0 - w) / (2 * 0.1)
+    assert weight(state, "control.") == pytest.approx(own, rel=1e-5)
+    assert weight(up.sums, "control.") == pytest.approx(own, rel=1e-5)
+    server = algorithm.server_step(TASK, server, up)
+    control = own / 4  # of four clients three have zero
+    assert weight(server, "control.") == pytest.approx(control, rel=1e-5)
+    up, state = visit(algorithm, TASK, server, ONE, state)
+    y = w
+    for _ in range(2):
+        y -= 0.1 * (slope(y) - own + control)
+    assert weight(up.sums, "model.") == pytest.approx(y - w, rel=1e-4)
+    new = own - control + (w - y) / (2 * 0.1)
+    assert weight(state, "control.") == pytest.approx(new, rel=1e-4)
+    assert weight(up.sums, "control.") == pytest.approx(new - own, rel=1e-3)
+
+
+def test_scaffold_option_one_takes_the_gradient_where_training_began() -> None:
+    task, data = Task(TwoLogits(0.3), (1,), 2, population=2), samples(2.0, 3, 2)
+    algorithm = Scaffold(LocalSGD(lr=0.1, epochs=2, batch_size=2, weight_decay=0.5), option="I")
+    _, state = visit(algorithm, task, algorithm.server_init(task, {}), data)
+    expected = (3 * slope(0.3, 0) + 2 * slope(0.3, 1)) / 5 + 0.5 * 0.3
+    assert weight(state, "control.") == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("wrap", [False, True], ids=["plain", "personal"])
+def test_the_servers_control_is_the_mean_of_all_clients(option: str, wrap: bool) -> None:
+    scaffold = Scaffold(LOCAL, option=option)  # type: ignore[arg-type]
+    algorithm: Algorithm = Personal(scaffold, keep="head") if wrap else scaffold
+    server, states = play(algorithm, SMALL, mixed(), ROUNDS)
+    total = zeros_like(pick("control", server))
+    for state in states.values():
+        total = add(total, pick("control", state))
+    assert "c3" not in states and total
+    for key, leaf in scale(total, 1 / 4).items():
+        assert torch.allclose(leaf, server[f"control.{key}"], atol=1e-6), key
+        assert leaf.abs().max() > 1e-3
+    assert any(key.startswith("head.") for key in total) is not wrap
+
+
+def test_a_first_control_is_zero_not_the_weights() -> None:
+    task = Task(TwoLogits(0.7), (1,), 2, population=4)
+    algorithm = Scaffold(LocalSGD(lr=0.1))
+    server = algorithm.server_init(task, {})
+    assert weight(server, "control.") == 0.0
+    up, _ = visit(algorithm, task, server, ONE)
+    assert weight(up.sums, "control.") == pytest.approx(slope(0.7), rel=1e-5)
+
+
+def test_scaffolds_first_step_is_fedavgs() -> None:
+    clients, everyone = mixed(), [["c0", "c1", "c2", "c3"]]
+    left, right = play(Scaffold(LOCAL), SMALL, clients, everyone)[0], play(FedAvg(LOCAL), SMALL, clients, everyone)[0]
+    assert equal(pick("model", left), pick("model", right))
+
+
+def test_personal_leaves_have_no_control_and_train_by_plain_sgd() -> None:
+    algorithm = Personal(Scaffold(LOCAL), keep="head")
+    server, states = play(algorithm, SMALL, mixed(), ROUNDS)
+    data = mixed()["c1"]
+    down = algorithm.broadcast(server)
+    up, state = algorithm.client_step(SMALL, down, states["c1"], data, rng())
+    assert all(key.split(".")[1] == "features" for tree in (server, down, up.sums) for key in tree)
+    assert all(key.startswith("features.") for key in pick("control", state))
+    problem = algorithm.prepare(SMALL, down, states["c1"], data)
+    assert problem.correction.shift and all(key.startswith("features.") for key in problem.correction.shift)
+    assert set(pick("own", state)) == {"head.weight", "head.bias"}
+
+
+def test_scaffold_sends_twice_as_much_and_no_control_of_buffers() -> None:
+    algorithm = Scaffold()
+    up, _ = visit(algorithm, SMALL, server := algorithm.server_init(SMALL, {}), mixed()["c0"])
+    assert nbytes(algorithm.broadcast(server)) == nbytes(up.sums) == 2 * nbytes(SMALL.params())
+    normed = Task(Normed(), (3,), 2)
+    assert not [key for key in algorithm.server_init(normed, {}) if key.startswith("control.") and "running" in key]
+
+
+def test_scaffold_refuses_momentum_where_steps_are_not_gradients() -> None:
+    with pytest.raises(HansaError, match="momentum to 0"):
+        Scaffold(LocalSGD(momentum=0.9))
+    Scaffold(LocalSGD(momentum=0.9), option="I")
+
+
+# ----------------------------------------------------------------------------------------------------------- FedDyn
+
+
+def test_feddyn_by_hand() -> None:
+    """Two visits: the second one's gradients carry the linear term, which a detached one would not."""
+    algorithm, alpha = FedDyn(LocalSGD(lr=0.1, epochs=2), alpha=0.5), 0.5
+    server = algorithm.server_init(TASK, {})
+    up, state = visit(algorithm, TASK, server, ONE)
+    w = -0.1 * slope(0.0)
+    w -= 0.1 * (slope(w) + alpha * w)
+    dual = -alpha * w
+    assert weight(up.sums, "model.") == pytest.approx(w, rel=1e-5)
+    assert weight(state, "dual.") == pytest.approx(dual, rel=1e-5)
+    server = algorithm.server_step(TASK, server, up)
+    assert weight(server, "dual.") == pytest.approx(dual / 4, rel=1e-5)
+    centre = w - dual / 4 / alpha
+    assert weight(server, "model.") == pytest.approx(centre, rel=1e-5)
+    up, _ = visit(algorithm, TASK, server, ONE, state)
+    y = centre
+    for _ in range(2):
+        y -= 0.1 * (slope(y) - dual + alpha * (y - centre))
+    assert weight(up.sums, "model.") == pytest.approx(y - centre, rel=1e-4)
+
+
+def test_feddyns_server_term_is_the_mean_of_all_clients() -> None:
+    server, states = play(FedDyn(LOCAL, alpha=0.1), SMALL, mixed(), ROUNDS)
+    for key, leaf in pick("dual", server).items():
+        mean = sum(state[f"dual.{key}"] for state in states.values()) / 4
+        assert torch.allclose(leaf, torch.as_tensor(mean), atol=1e-6) and leaf.abs().max() > 1e-4
+
+
+def test_feddyn_without_alpha_is_fedavg_with_a_momentum_that_never_fades() -> None:
+    clients = {name: samples(x, zeros, 5 - zeros) for name, x, zeros in (("c0", 1.0, 4), ("c1", 2.0, 2))}
+    rounds = [["c0", "c1"], ["c0"], ["c0", "c1"], ["c1"]]
+    task = Task(TwoLogits(), (1,), 2, population=2)
+    server, _ = play(FedDyn(LOCAL, alpha=1e-6), task, clients, rounds)
+    average = FedAvg(LOCAL)
+    w, velocity = average.server_init(task, {}), 0.0
+    for number, names in enumerate(rounds):
+        ups = [average.client_step(task, w, {}, clients[n], generator(0, number, n))[0].mean() for n in names]
+        step = sum(weight(up, "model.") for up in ups) / len(names)
+        velocity += len(names) / 2 * step
+        moved = weight(w, "model.") + step + velocity
+        w = {"model.head.weight": torch.tensor([[moved], [-moved]])}
+    assert weight(server, "model.") == pytest.approx(weight(w, "model."), rel=1e-2)
+
+
+# --------------------------------------------------------------------------------------------- where they end up
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "right"),
+    [
+        (FedAvg(LocalSGD(lr=0.05, epochs=8)), False),
+        (Scaffold(LocalSGD(lr=0.05, epochs=8)), True),
+        (Scaffold(LocalSGD(lr=0.05, epochs=8), option="I"), True),
+        (FedDyn(LocalSGD(lr=0.05, epochs=8), alpha=0.3), True),
+    ],
+    ids=["fedavg", "scaffold-2", "scaffold-1", "feddyn"],
+)
+def test_drift_is_corrected(algorithm: Algorithm, right: bool) -> None:
+    """Many local steps on clients that disagree: FedAvg stops elsewhere, the others where the mean loss is lowest."""
+    clients = {"near": samples(0.5, 9, 1), "far": samples(3.0, 4, 6)}
+    task = Task(TwoLogits(), (1,), 2, population=2)
+    server, _ = play(algorithm, task, clients, [["near", "far"]] * 120)
+    w = weight(server, "model.")
+    near = 0.9 * slope(w, 0, 0.5) + 0.1 * slope(w, 1, 0.5)
+    far = 0.4 * slope(w, 0, 3.0) + 0.6 * slope(w, 1, 3.0)
+    assert (abs(near + far) < 1e-3) is right
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: FedProx(mu=-1), "The 'mu' of FedProx must be a number ≥ 0. Got -1."),
+        (lambda: FedDyn(alpha=0), "The 'alpha' of FedDyn must be a number > 0. Got 0."),
+    ],
+)
+def test_bad_settings_are_sentences(make: object, says: str) -> None:
+    with pytest.raises(HansaError) as caught:
+        make()  # type: ignore[operator]
+    assert str(caught.value) == says

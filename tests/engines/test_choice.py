@@ -1,0 +1,120 @@
+"""Which engine and how many threads: a matter of plan and machine alone, and on record."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from engine_cases import CLASSES, WIDTH, assert_same, federation, played
+
+from hansa.algorithms.fed3r import Fed3R
+from hansa.algorithms.fedavg import FedAvg
+from hansa.codec import piece_from_table, piece_to_table
+from hansa.contract import Algorithm
+from hansa.engines import auto, threads
+from hansa.engines.auto import Auto
+from hansa.engines.processes import ProcessCrew, Processes, Worker
+from hansa.engines.serial import Serial
+from hansa.engines.vectorised import Vectorised
+from hansa.engines.visit import Engine, Workplace, choice_of
+from hansa.errors import HansaError
+from hansa.local.sgd import LocalSGD
+from hansa.models.convolutional import LeafCNN
+from hansa.models.dense import MLP, Linear
+from hansa.stage import choices
+from hansa.task import Model, Task
+
+BIG = FedAvg(LocalSGD(batch_size=20))
+
+
+def workplace(
+    model: Model, algorithm: Algorithm = BIG, shape: tuple[int, ...] = (WIDTH,), chains: int = 10
+) -> Workplace:
+    return Workplace(algorithm, Task(model, shape, CLASSES), federation([100] * 30), chains)
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (threads, auto):
+        monkeypatch.setattr(module, "cores", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_the_choice_follows_algorithm_and_model() -> None:
+    image = (1, 28, 28)
+    assert Auto().engine(workplace(Linear())) == Vectorised()
+    assert Auto().engine(workplace(MLP())) == Vectorised()
+    assert Auto().engine(workplace(Linear(), Fed3R())) == Serial()
+    assert Auto().engine(workplace(LeafCNN(), shape=image)) == Processes(4)
+    assert Auto().engine(workplace(LeafCNN(), shape=image, chains=3)) == Processes(3)
+    assert Auto().engine(workplace(LeafCNN(), shape=image, chains=1)) == Serial()
+    assert Auto().engine(workplace(LeafCNN(), FedAvg(LocalSGD(train="head")), image)) == Vectorised()
+    assert Auto().engine(workplace(LeafCNN(), shape=(1, 8, 8))) == Serial()  # a step is too small
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_the_choice_is_on_record() -> None:
+    assert choice_of(Auto(), workplace(Linear())) == {"path": "sample-space", "threads": 1, "device": "cpu"}
+    assert choice_of(Auto(), workplace(MLP()))["path"] == "stacked"
+    heavy = workplace(LeafCNN(), shape=(1, 28, 28))
+    assert choice_of(Auto(), heavy) == {"path": "processes", "workers": 4, "threads": 1}
+    assert choice_of(Serial(), heavy) == {"path": "serial", "threads": 4}
+    assert choice_of(Serial(), workplace(Linear())) == {"path": "serial", "threads": 1}
+    assert choice_of(Serial(3), workplace(Linear())) == {"path": "serial", "threads": 3}
+
+
+def test_every_phase_of_an_experiment_is_on_record() -> None:
+    stage = played(FedAvg(), Auto(), rounds=1)
+    assert choices(stage.experiment) == [{"path": "sample-space", "threads": 1, "device": "cpu"}]
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_threads_are_set_and_set_back() -> None:
+    before = torch.get_num_threads()
+    try:
+        with Serial().open(workplace(LeafCNN(), shape=(1, 28, 28))):
+            assert torch.get_num_threads() == 4
+        assert torch.get_num_threads() == before
+        with Serial().open(workplace(Linear())):
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_auto_equals_what_it_chose() -> None:
+    assert_same(played(BIG, Auto()), played(BIG, Vectorised()), 0.0)
+
+
+@pytest.mark.parametrize(
+    "engine", [Serial(), Serial(2), Vectorised(path="stacked"), Auto(), Processes(), Processes(3)], ids=repr
+)
+def test_engines_are_values(engine: Engine) -> None:
+    assert piece_from_table("engine", piece_to_table("engine", engine)) == engine
+
+
+@pytest.mark.parametrize("make", [lambda: Serial(0), lambda: Processes(0), lambda: Auto("warp")])
+def test_settings_are_checked(make: object) -> None:
+    with pytest.raises(HansaError, match=r"must be 'auto' or a whole number ≥ 1|is not there"):
+        make()  # type: ignore[operator]
+
+
+class Desk:
+    """Nobody has anything of its own."""
+
+    def visit(self, client: str) -> object:
+        return client
+
+    def take(self, reply: object) -> None:
+        pass
+
+
+def test_work_is_shared_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each visit goes to the process with fewest samples waiting."""
+    place = workplace(Linear())
+    data = federation([10, 10, 40, 10, 10, 10])
+    crew = ProcessCrew(Workplace(BIG, place.task, data), [Worker(place), Worker(place)])
+    monkeypatch.setattr(Worker, "submit", lambda self, *_: self)
+    from hansa.engines.processes import Progress
+
+    sent = [crew._send(Progress((name,), {}, b""), Desk()) for name in data.clients]  # type: ignore[arg-type]
+    assert [crew.workers.index(worker) for worker in sent] == [0, 1, 0, 1, 1, 1]  # type: ignore[arg-type]
+    assert [worker.load for worker in crew.workers] == [50, 40]

@@ -1,0 +1,86 @@
+"""Guards of the hot paths.  CPU time of this process, best of several, as a ratio: what else runs hardly matters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from engine_cases import CLASSES
+
+from hansa.algorithms.fedavg import FedAvg
+from hansa.data.clients import IndexedClients
+from hansa.data.dataset import Samples
+from hansa.data.federation import Federation
+from hansa.engines.serial import Serial
+from hansa.engines.vectorised import Vectorised
+from hansa.engines.visit import Engine
+from hansa.local.sgd import LocalSGD
+from hansa.loop import play_round
+from hansa.models.dense import MLP, Linear
+from hansa.orchestrate.star import Star
+from hansa.stage import Experiment, Phase, Stage
+from hansa.store import MemoryStore
+from hansa.task import Model, Task
+
+CLIENTS = 40
+
+
+def rounds(engine: Engine, model: Model, width: int, classes: int, size: int, stack: ExitStack) -> Callable[[], None]:
+    """A function that plays one round."""
+    rng = np.random.default_rng(0)
+    count = CLIENTS * size
+    samples = Samples(rng.standard_normal((count, width), dtype=np.float32), rng.integers(0, classes, count))
+    index = {f"c{k}": np.arange(k * size, (k + 1) * size) for k in range(CLIENTS)}
+    data = Federation(IndexedClients(samples, index), tuple(map(str, range(classes))))
+    phase = Phase("only", FedAvg(LocalSGD(epochs=5, batch_size=50)), Star(fraction=1.0), 10**9, 10**9)
+    stage = Stage(Experiment(Task(model, (width,), classes, CLIENTS), data, (phase,), engine), 0, MemoryStore(), None)
+    crew = stack.enter_context(engine.open(stage.workplace))
+    return lambda: play_round(stage, crew) and None
+
+
+def cpu(work: Callable[[], None]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def ratio(fast: Callable[[], None], slow: Callable[[], None], repeats: int = 5) -> float:
+    """Of the best times, taken in turns."""
+    fast(), slow()
+    times = [(cpu(fast), cpu(slow)) for _ in range(repeats)]
+    return min(own for own, _ in times) / min(other for _, other in times)
+
+
+CASES = {
+    "wide heads": (Linear(), 256, 50, 13, 0.33),  # measured: 0.12
+    "overhead": (Linear(), 5, CLASSES, 1, 0.33),  # measured: 0.1
+    "small networks": (MLP((32,)), 20, CLASSES, 13, 0.5),  # measured: 0.15
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_side_by_side_takes_a_fraction_of_one_by_one(case: tuple[Model, int, int, int, float]) -> None:
+    model, width, classes, size, most = case
+    with ExitStack() as stack:
+        fast, slow = (rounds(e, model, width, classes, size, stack) for e in (Vectorised(), Serial(1)))
+        found = ratio(fast, slow)
+    print(f"{found:.3f}")
+    assert found <= most
+
+
+def test_a_clients_share_of_a_round_is_small() -> None:
+    """Python's share of a visit, in units of this machine's speed: a loop that adds numbers."""
+    with ExitStack() as stack:
+        fast = rounds(Vectorised(), Linear(), 5, CLASSES, 1, stack)
+        yardstick = ratio(fast, lambda: _count(100_000))
+    print(f"{yardstick / CLIENTS * 100_000:.0f} additions a visit")
+    assert yardstick / CLIENTS * 100_000 <= 6_000
+
+
+def _count(times: int) -> None:
+    total = 0
+    for number in range(times):
+        total += number

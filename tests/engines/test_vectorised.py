@@ -1,0 +1,212 @@
+"""The vectorised engine gives what the serial one gives: servers and clients up to rounding, the ledger exactly."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from engine_cases import CLASSES, WIDTH, Dropping, assert_same, federation, played, states
+
+from hansa.algorithms.fed3r import Fed3R
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.feddyn import FedDyn
+from hansa.algorithms.fedprox import FedProx
+from hansa.algorithms.personal import Personal
+from hansa.algorithms.scaffold import Scaffold
+from hansa.contract import Algorithm
+from hansa.data.federation import federation_from_clients
+from hansa.engines import shelf, vectorised
+from hansa.engines.serial import Serial, SerialCrew
+from hansa.engines.tally import Tally
+from hansa.engines.vectorised import Vectorised, VectorisedCrew, usual_path
+from hansa.engines.visit import Workplace
+from hansa.errors import HansaError
+from hansa.local.blend import Blend
+from hansa.local.server import Adam
+from hansa.local.sgd import LocalSGD
+from hansa.models.convolutional import LeafCNN
+from hansa.models.dense import MLP, Linear
+from hansa.orchestrate.chains import Chains
+from hansa.orchestrate.star import Star, Sweep
+from hansa.store import DiskStore
+from hansa.task import Model, Task
+
+SAMPLE_SPACE, STACKED = 2e-6, 2e-5  # of a leaf's norm: what float32 leaves after three rounds
+AUTO = Vectorised()
+LOCAL = LocalSGD(lr=0.1, epochs=3, batch_size=8)
+FULL = LocalSGD(lr=0.1, epochs=2, batch_size=6, momentum=0.9, weight_decay=0.05)
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "fedavg": FedAvg(LOCAL),
+    "decay-momentum": FedAvg(FULL),
+    "fedadam": FedAvg(LOCAL, Adam()),
+    "fedprox": FedProx(mu=0.3, local=LOCAL),
+    "scaffold": Scaffold(local=LOCAL),
+    "feddyn": FedDyn(alpha=0.1, local=LOCAL),
+    "scaffold-full": Scaffold(option="I", local=FULL),
+}
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+
+
+def path(algorithm: Algorithm, model: Model, engine: Vectorised = AUTO) -> str:
+    return usual_path(engine, Workplace(algorithm, Task(model, (WIDTH,), CLASSES), federation()))
+
+
+@every_algorithm
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_linear_heads_equal_serial(algorithm: Algorithm, temperature: float) -> None:
+    assert path(algorithm, Linear()) == "sample-space"
+    alone, together = (played(algorithm, e, temperature=temperature) for e in (Serial(), Vectorised()))
+    assert_same(alone, together, SAMPLE_SPACE)
+
+
+@every_algorithm
+def test_small_networks_equal_serial(algorithm: Algorithm) -> None:
+    assert path(algorithm, MLP((10,))) == "stacked"
+    assert_same(*(played(algorithm, engine, model=MLP((10,))) for engine in (Serial(), Vectorised())), STACKED)
+
+
+PARTS = {
+    "head": FedAvg(LocalSGD(lr=0.1, epochs=2, batch_size=8, train="head")),
+    "features": FedAvg(LocalSGD(lr=0.1, epochs=2, batch_size=8, train="features")),
+    "one layer": FedAvg(LocalSGD(lr=0.1, train="features.1.*")),
+    "own head": Personal(FedAvg(LOCAL), keep="head"),
+    "own features": Personal(FedAvg(LOCAL), keep="features"),
+    "own head, prox": Personal(FedProx(mu=0.2, local=LOCAL), keep="head"),
+    "own frozen features": Personal(FedAvg(LocalSGD(lr=0.1, train="head")), keep="head.bias"),
+}
+
+
+def local_tests(shared: bool = False) -> object:
+    """Clients with test samples, as personal algorithms need."""
+    data = federation(shared=False)
+    arrays = {name: (client.train.x.numpy(), client.train.y.numpy()) for name, client in data.clients.items()}
+    return federation_from_clients({name: (*own, *own) for name, own in arrays.items()}, data.class_names)
+
+
+@pytest.mark.parametrize("algorithm", PARTS.values(), ids=PARTS.keys())
+def test_parts_of_networks_equal_serial(algorithm: Algorithm) -> None:
+    data = local_tests() if algorithm.personal else federation()
+    alone, together = (played(algorithm, e, model=MLP((10,)), data=data) for e in (Serial(), Vectorised()))
+    assert_same(alone, together, STACKED)
+    assert bool(states(alone)) == algorithm.personal
+
+
+def test_clients_may_own_their_arrays() -> None:
+    data = federation(shared=False)
+    assert_same(*(played(FedAvg(LOCAL), engine, data=data) for engine in (Serial(), Vectorised())), SAMPLE_SPACE)
+
+
+def test_blocks_change_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = played(Scaffold(local=LOCAL), Vectorised())
+    monkeypatch.setattr(shelf, "BLOCK_BYTES", 10 * 4 * WIDTH)
+    assert_same(expected, played(Scaffold(local=LOCAL), Vectorised()), SAMPLE_SPACE)
+
+
+def test_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "BLOCK_BYTES", 30 * 4 * WIDTH)
+    data = federation([4] * 50)
+    chains = [(name,) for name in data.clients]
+    blocks = list(shelf.Shelf(data.clients, 4 * WIDTH, 5).blocks([*chains[:20], ("c1", "c2"), *chains[20:]]))
+    assert [chain for block in blocks for chain in block] == [*chains[:20], ("c1", "c2"), *chains[20:]]
+    assert max(map(len, blocks)) == 5 and [("c1", "c2")] in blocks
+    monkeypatch.setattr(shelf, "BLOCK_BYTES", 12 * 4 * WIDTH)
+    assert max(map(len, shelf.Shelf(data.clients, 4 * WIDTH, 5).blocks(chains))) == 3
+
+
+def test_a_round_holds_one_block_and_makes_no_clients_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAvg only sums: no client's own leaf is ever made, and one sum a block is handed on."""
+    made: list[object] = []
+    monkeypatch.setattr(Blend, "tensor", lambda self: made.append(self))
+    updates: list[int] = []
+    first = Tally.update
+    monkeypatch.setattr(Tally, "update", lambda self: updates.append(self._count) or first(self))
+    played(FedAvg(LOCAL), Vectorised(), rounds=1, orchestration=Star(6))
+    assert made == [] and updates == [6]
+
+
+def test_long_chains_go_one_by_one_beside_short_ones() -> None:
+    alone, together = (played(FedAvg(LOCAL), e, orchestration=Chains(2)) for e in (Serial(), Vectorised()))
+    assert_same(alone, together, SAMPLE_SPACE)
+
+
+def test_same_seed_same_bits() -> None:
+    one, again = (played(Scaffold(local=LOCAL), Vectorised()) for _ in range(2))
+    assert_same(one, again, 0.0)
+
+
+def test_a_disk_store_takes_states(tmp_path: Path) -> None:
+    on_disk = played(Scaffold(local=LOCAL), Vectorised(), store=DiskStore(tmp_path / "state.sqlite"))
+    assert_same(played(Scaffold(local=LOCAL), Vectorised()), on_disk, 0.0)
+
+
+def test_what_cannot_be_divided_is_left_to_the_serial_crew() -> None:
+    def crew(algorithm: Algorithm, model: Model, engine: Vectorised = AUTO) -> type:
+        with engine.open(Workplace(algorithm, Task(model, (WIDTH,), CLASSES), federation())) as found:
+            return type(found)
+
+    assert crew(FedAvg(LOCAL), Linear()) is VectorisedCrew
+    assert crew(Fed3R(), Linear()) is SerialCrew
+    assert crew(FedAvg(LOCAL), Linear(), Vectorised(path="serial")) is SerialCrew
+    assert_same(*(played(Fed3R(), e, orchestration=Sweep(), rounds=1) for e in (Serial(), Vectorised())), 0.0)
+
+
+def test_features_that_change_in_training_are_not_computed_once() -> None:
+    head = FedAvg(LocalSGD(train="head"))
+    assert path(head, Dropping()) == "serial"
+    data = federation([4, 5, 6])
+    assert_same(*(played(head, e, model=Dropping(), data=data) for e in (Serial(), Vectorised())), 0.0)
+
+
+def test_paths_can_be_insisted_on() -> None:
+    assert path(FedAvg(LOCAL), Linear(), Vectorised(path="stacked")) == "stacked"
+    assert path(FedAvg(LOCAL), MLP(), Vectorised(path="sample-space")) == "serial"
+    alone = played(FedAvg(LOCAL), Serial())
+    assert_same(alone, played(FedAvg(LOCAL), Vectorised(path="stacked")), STACKED)
+
+
+def test_convolutions_go_one_by_one_on_a_cpu() -> None:
+    task = Task(LeafCNN(), (1, 8, 8), CLASSES)
+    workplace = Workplace(FedAvg(LOCAL), task, federation())
+    assert usual_path(Vectorised(), workplace) == "serial"
+    assert usual_path(Vectorised(path="stacked"), workplace) == "stacked"
+
+
+def test_large_clients_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectorised.sample_space, "STEP_FLOPS", 0.0)
+    sizes = [3, 4, 5, 600]
+    data = federation(sizes)
+    local = FedAvg(LocalSGD(lr=0.1, epochs=3, batch_size=300))
+    calls: list[int] = []
+    alone = vectorised.Job.alone
+    monkeypatch.setattr(vectorised.Job, "alone", lambda job, training: calls.append(job.size) or alone(job, training))
+    together = played(local, Vectorised(), data=data, orchestration=Star(4), rounds=1)
+    assert calls == [600]
+    assert_same(played(local, Serial(), data=data, orchestration=Star(4), rounds=1), together, SAMPLE_SPACE)
+
+
+@pytest.mark.parametrize("model", [Linear(), MLP((5,))], ids=["linear", "mlp"])
+def test_a_failing_client_is_named(model: Model) -> None:
+    data = federation(shared=False)
+    arrays = {name: (client.train.x.numpy(), client.train.y.numpy()) for name, client in data.clients.items()}
+    arrays["wrong"] = (arrays["c4"][0][:, :7], arrays["c4"][1])
+    broken = federation_from_clients(arrays, data.class_names)
+    for engine in (Serial(), Vectorised()):
+        with pytest.raises(Exception, match="Client 'wrong' failed"):
+            played(FedAvg(LOCAL), engine, data=broken, model=model, orchestration=Star(fraction=1.0))
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(HansaError, match=re.escape("The 'threads' of the vectorised engine must be 'auto' or")):
+        Vectorised(threads=0)
+    with pytest.raises(HansaError, match=r"not there\. Got 'warp'"):
+        Vectorised(device="warp")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("model", [Linear(), MLP((10,))], ids=["linear", "mlp"])
+def test_a_gpu_equals_serial(model: Model) -> None:
+    alone, there = (played(Scaffold(local=LOCAL), e, model=model) for e in (Serial(), Vectorised(device="cuda")))
+    assert_same(alone, there, 1e-4)

@@ -1,0 +1,141 @@
+"""The reference pages against the code: every key, piece, command, option and public name, and nothing else.
+
+`python tests/test_docs_reference.py` rewrites what is generated: the tables of pieces and the list of layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hansa
+from hansa.codec import field_types, piece_kind
+from hansa.pieces import CATALOGUE, find, name_of
+from hansa.plan.files import shipped
+from test_layers import LAYERS
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+END = "<!-- end -->\n"
+
+
+def section(page: Path, heading: str) -> str:
+    text = page.read_text(encoding="utf-8")
+    found = re.search(rf"^##+ {re.escape(heading)}$(.*?)(?=^##+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"{page.name} has no section '{heading}'"
+    return found[1]
+
+
+def command_line() -> dict[str, Any]:
+    from typer.main import get_command
+
+    from hansa.cli.commands import app
+
+    return dict(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def test_the_command_line_is_documented() -> None:
+    page = DOCS / "reference-cli.md"
+    for name, command in command_line().items():
+        text = section(page, f"hansa {name}")
+        options = {word for one in command.params for word in (*one.opts, *one.secondary_opts) if word.startswith("--")}
+        assert options - {"--help"} == set(re.findall(r"`(--[a-z-]+)", text)), f"hansa {name}"
+    assert all(f"`{kind}`" in section(page, "hansa ls") for kind in ("plan", *CATALOGUE))
+    headings = set(re.findall(r"^## hansa (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert headings == set(command_line())
+
+
+def plan_tables() -> dict[str, type[Any]]:
+    """The fixed tables of a plan, by the heading they are documented under."""
+    from hansa.data.split import TestSplit
+    from hansa.local.sgd import LocalSGD
+    from hansa.plan.schema import DataPlan, PhasePlan, Plan
+
+    return {
+        "The plan": Plan,
+        "data": DataPlan,
+        "data.test": TestSplit,
+        "phases": PhasePlan,
+        "Local training": LocalSGD,
+    }
+
+
+@pytest.mark.parametrize("heading", plan_tables())
+def test_every_key_of_a_plan_is_documented(heading: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", section(DOCS / "reference-plan.md", heading), re.MULTILINE)
+    cls = plan_tables()[heading]
+    assert dict(rows) == {field.name: shown_default(cls, field) for field in dataclasses.fields(cls) if field.init}
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def shown_default(cls: type[Any], field: dataclasses.Field[Any]) -> str:
+    value, kind = default_of(field), piece_kind(field_types(cls)[field.name])
+    if value is dataclasses.MISSING:
+        return "required"
+    if value is None:
+        return "–"
+    if kind is not None and not isinstance(value, tuple):
+        return f'"{name_of(kind, value)}"'
+    if dataclasses.is_dataclass(value):
+        return "a table"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def piece_row(kind: str, name: str) -> str:
+    cls = find(kind, name)
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    settings = ", ".join(f"`{field.name}` ({shown_default(cls, field)})" for field in fields) or "none"
+    what = (cls.__doc__ or "").partition("\n")[0].replace("|", "\\|")
+    return f"| `{name}` | {settings} | {what} |\n"
+
+
+def pieces() -> str:
+    """The pieces of every kind and the shipped plans."""
+    parts = []
+    for kind, names in CATALOGUE.items():
+        rows = "".join(piece_row(kind, name) for name in names)
+        parts.append(f"### {kind}\n\n| name | settings (defaults) | what |\n|---|---|---|\n{rows}")
+    plans = "".join(f"| `{name}` | {text.splitlines()[1].removeprefix('# ')} |\n" for name, text in shipped().items())
+    return "\n".join([*parts, f"### Shipped plans\n\n| name | what |\n|---|---|\n{plans}"])
+
+
+def layers() -> str:
+    return "".join(f"{number}. {', '.join(f'`{name}`' for name in names)}\n" for number, names in enumerate(LAYERS, 1))
+
+
+GENERATED = {"reference-plan.md": ("pieces", pieces), "explanation-architecture.md": ("layers", layers)}
+
+
+def with_fresh_tables(page: str) -> tuple[str, str]:
+    """A page as it is, and as it should be."""
+    mark, make = GENERATED[page]
+    text = (DOCS / page).read_text(encoding="utf-8")
+    before, rest = text.split(f"<!-- generated: {mark} -->\n")
+    return text, f"{before}<!-- generated: {mark} -->\n{make()}{END}{rest.split(END, 1)[1]}"
+
+
+@pytest.mark.parametrize("page", GENERATED)
+def test_generated_parts_are_fresh(page: str) -> None:
+    now, fresh = with_fresh_tables(page)
+    assert now == fresh, "rewrite it with: python tests/test_docs_reference.py"
+
+
+def test_the_public_names_are_documented() -> None:
+    rows = re.findall(r"^\| `(\w+)[(`]", (DOCS / "reference-python.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(set(rows) & set(hansa.__all__)) == sorted(hansa.__all__)
+
+
+def rewrite() -> None:
+    for page in GENERATED:
+        (DOCS / page).write_text(with_fresh_tables(page)[1], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()
