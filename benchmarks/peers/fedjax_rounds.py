@@ -1,4 +1,4 @@
-"""A workload on fedjax: `python fedjax_rounds.py W1 10 8` prints seconds per round as JSON.
+"""A workload on fedjax: prints seconds per round as JSON; see compare_peers.py.
 
 Batches are padded to powers of two and masked, so that jax compiles a few shapes only; compiling is not timed.
 """
@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from pathlib import Path
 
 import fedjax
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from workloads import distance, workload
 
 
@@ -46,43 +44,47 @@ def batches(load, k, rng):
             yield {"x": x[padded], "y": y[padded], "mask": (np.arange(width) < len(own)).astype(np.float32)}
 
 
-def averaging(load):
-    """Federated averaging from fedjax's own parts."""
+class Samples:
+    """A client's data set as far as fedjax's algorithm asks for it, with the batches everybody else sees."""
 
-    def loss(params, batch):
+    def __init__(self, load, k, rng):
+        self.load, self.k, self.rng = load, k, rng
+
+    def __len__(self):
+        return int(self.load.sizes[self.k])
+
+    def shuffle_repeat_batch(self, _):
+        return batches(self.load, self.k, self.rng)
+
+
+def averaging(load):
+    """fedjax's own federated averaging."""
+
+    def loss(params, batch, _):
         likely = jax.nn.log_softmax(logits(load, params, batch["x"]))
         own = -jnp.take_along_axis(likely, batch["y"][:, None], 1)[:, 0]
         return (own * batch["mask"]).sum() / batch["mask"].sum()
 
-    def step(params, batch):
-        slopes = jax.grad(loss)(params, batch)
-        return jax.tree_util.tree_map(lambda p, g: p - load.lr * g, params, slopes)
-
-    def final(shared, params):
-        return jax.tree_util.tree_map(lambda a, b: b - a, shared, params)
-
-    return fedjax.for_each_client(lambda shared, _: shared, step, final)
+    hparams = fedjax.ShuffleRepeatBatchHParams(batch_size=load.batch_size)
+    local, server = fedjax.optimizers.sgd(load.lr), fedjax.optimizers.sgd(1.0)
+    return fedjax.algorithms.fed_avg.federated_averaging(jax.grad(loss), local, server, hparams)
 
 
 def main() -> None:
     name, per_round, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     load = workload(name, per_round)
-    params = {key: jnp.asarray(leaf) for key, leaf in load.start().items()}
-    train, rng, seconds, moved = averaging(load), np.random.default_rng(0), [], 0.0
+    algorithm, rng, seconds, moved = averaging(load), np.random.default_rng(0), [], 0.0
+    state = algorithm.init({key: jnp.asarray(leaf) for key, leaf in load.start().items()})
+    keys = jax.random.split(jax.random.PRNGKey(0), per_round)
     for number in [0, *range(rounds)]:  # the first to compile, then from the start
         began = time.perf_counter()
-        cohort = load.cohort(number)
-        total, weight = fedjax.tree_util.tree_zeros_like(params), 0.0
-        for k, delta in train(params, [(k, batches(load, k, rng), None) for k in cohort]):
-            size = float(load.sizes[k])
-            total = fedjax.tree_util.tree_add(total, fedjax.tree_util.tree_weight(delta, size))
-            weight += size
-        new = fedjax.tree_util.tree_add(params, fedjax.tree_util.tree_inverse_weight(total, weight))
-        jax.block_until_ready(new)
+        cohort = [(k, Samples(load, k, rng), key) for k, key in zip(load.cohort(number), keys, strict=True)]
+        new, _ = algorithm.apply(state, cohort)
+        jax.block_until_ready(new.params)
         seconds.append(time.perf_counter() - began)
-        params = new if len(seconds) > 1 else params
+        state = new if len(seconds) > 1 else state
         if len(seconds) == 5:
-            moved = distance(load.start(), [np.asarray(leaf) for leaf in params.values()])
+            moved = distance(load.start(), [np.asarray(new.params[key]) for key in load.start()])
     print(json.dumps({"peer": "fedjax", "seconds": min(seconds[2:]), "moved": moved}))
 
 

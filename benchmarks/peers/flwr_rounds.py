@@ -1,21 +1,18 @@
-"""A workload on Flower's simulation engine with Ray: `python flwr_rounds.py W1 10 8` prints seconds per round as JSON."""
+"""A workload on Flower's simulation engine with Ray: prints seconds per round as JSON; see compare_peers.py."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
-
-HERE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(HERE))
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
+
 from workloads import distance, workload
 
 NAME, PER_ROUND, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -24,10 +21,10 @@ client_app, server_app = ClientApp(), ServerApp()
 
 
 @client_app.train()
-def train(message, context):
+def train(message, _context):
     """One client: the same plain loop as everywhere, on the data of the client the server names."""
-    sys.path.insert(0, str(HERE))
     import torch
+
     from plain_loop import PlainLoop
     from workloads import workload as make
 
@@ -61,7 +58,7 @@ class Named(FedAvg):
 
 
 @server_app.main()
-def main(grid, context):
+def main(grid, _context):
     """All rounds."""
     strategy = Named(fraction_evaluate=0.0, min_available_nodes=PER_ROUND, weighted_by_key="num-examples")
     while len(list(grid.get_node_ids())) < PER_ROUND:

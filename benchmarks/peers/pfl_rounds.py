@@ -1,4 +1,4 @@
-"""A workload on pfl-research (PyPI: pfl): `python pfl_rounds.py W1 10 8` prints seconds per round as JSON."""
+"""A workload on pfl-research (PyPI: pfl): prints seconds per round as JSON; see compare_peers.py."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import itertools
 import json
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -22,6 +19,7 @@ from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
+
 from plain_loop import network
 from workloads import distance, workload
 

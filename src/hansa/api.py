@@ -9,10 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hansa.codec import piece_to_table, to_table
 from hansa.data.dataset import Dataset
 from hansa.data.federation import Federation
+from hansa.engines.visit import Workplace, choice_of
 from hansa.folder import RunFolder, Watcher
 from hansa.loop import Record, play
 from hansa.plan.assemble import Assembled, Progress, assemble
@@ -47,8 +49,20 @@ def run(
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
     assembled = assemble(plan, data, progress)
-    folder = RunFolder.create(path, write_plan(plan), plan.seed, piece_to_table("engine", plan.engine))
+    folder = RunFolder.create(path, write_plan(plan), plan.seed, _engine(plan, assembled))
     return _finish(plan, folder, assembled, watchers)
+
+
+def _engine(plan: Plan, assembled: Assembled) -> dict[str, Any]:
+    """The engine, and how it will carry out every phase."""
+    made = assembled.experiment
+    names = list(made.federation.clients)
+    rounds = [len(phase.orchestration.plan(0, names, 0)) for phase in made.phases]
+    places = [
+        Workplace(phase.algorithm, made.task, made.federation, chains, phase.remember == "nothing")
+        for phase, chains in zip(made.phases, rounds, strict=True)
+    ]
+    return {**piece_to_table("engine", plan.engine), "phases": [choice_of(plan.engine, place) for place in places]}
 
 
 def resume(

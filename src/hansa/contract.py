@@ -47,6 +47,15 @@ class Algorithm(ABC):
         """Whether every client must be visited exactly once."""
         return False
 
+    @property
+    def additive(self) -> bool:
+        """Whether the upload of several clients' samples together is the sum of their uploads."""
+        return False
+
+    def upload_shape(self, task: Task, data: ClientData) -> Tree:
+        """What `encode` would give for a client, in shapes and types alone; asked of additive algorithms only."""
+        return {}
+
     @abstractmethod
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """The server's state before the first round.  `prior` is what the previous phase carried over."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from hansa.engines.visit import Crew
+from hansa.payload import Update
 from hansa.pieces import name_of
 from hansa.stage import Experiment, Stage
 from hansa.store import Store
@@ -65,8 +64,9 @@ def play_round(stage: Stage, crew: Crew) -> Record:
     began, before = time.perf_counter(), stage.ledger.totals()
     phase, algorithm = stage.phase, stage.algorithm
     chains = phase.orchestration.plan(stage.round, stage.names, stage.sampling_seed)
-    uploads = crew.round(chains, algorithm.broadcast(stage.server), stage)
-    cohort = functools.reduce(operator.add, uploads)
+    stage.failed = {}
+    cohort = _add_up(crew.round(chains, algorithm.broadcast(stage.server), stage))
+    stage.check_failures(sum(map(len, chains)))
     stage.server = algorithm.server_step(stage.task, stage.server, cohort)
     seconds = time.perf_counter() - began
     costs = {key: total - before[key] for key, total in stage.ledger.totals().items()}
@@ -77,12 +77,21 @@ def play_round(stage: Stage, crew: Crew) -> Record:
         "algorithm": name_of("algorithm", algorithm),
         "round": stage.round + 1,
         "clients": cohort.count,
+        "failed": stage.failed,
         "bytes_up": int(costs["bytes_up"]),
         "bytes_down": int(costs["bytes_down"]),
         "flops": costs["flops"],
         "seconds": seconds,
         "metrics": _judge(stage) if due else {},
     }
+
+
+def _add_up(uploads: Iterator[Update]) -> Update:
+    """The sum of a round's uploads; nothing at all where every client failed."""
+    total = next(uploads, Update({}, 0.0, 0))
+    for up in uploads:
+        total = total + up
+    return total
 
 
 def _judge(stage: Stage) -> dict[str, float]:

@@ -48,9 +48,9 @@ def role_of(uplink: Mapping[str, Role], key: str) -> Role:
 
 def set_apart(uplink: Mapping[str, Role], client: str, up: Update) -> Update:
     """File a client's EACH leaves under its name; the rest stays summable."""
-    own = {key: leaf for key, leaf in up.sums.items() if role_of(uplink, key) is Role.EACH}
-    if not own:
+    if Role.EACH not in uplink.values():
         return up
+    own = {key: leaf for key, leaf in up.sums.items() if role_of(uplink, key) is Role.EACH}
     return replace(up, sums={key: leaf for key, leaf in up.sums.items() if key not in own}, each={client: own})
 
 

@@ -10,6 +10,7 @@ from hansa import wire
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation
 from hansa.engines.visit import Engine, Reply, Visit, Workplace, choice_of
+from hansa.errors import HansaError
 from hansa.ledger import Ledger
 from hansa.metrics import Evaluation, Logits, on_clients, on_global_test
 from hansa.orchestrate.plan import Orchestration
@@ -33,6 +34,7 @@ class Phase:
     evaluate_every: int = 1
     temperature: float = 1.0
     remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
+    minimum: float = 0.5  # share of a round's clients without which the run stops
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,7 @@ class Stage:
         self.ledger = Ledger(self.names, store.get(f"{index}/ledger"))
         self.setup_bytes = self._setup_bytes()
         self.round = 0
+        self.failed: dict[str, str] = {}  # this round's clients that could not be used, and why
 
     def _setup_bytes(self) -> int:
         """What a client must be told once before it can take part: learnt leaves that are not broadcast every round."""
@@ -72,7 +75,9 @@ class Stage:
     def workplace(self) -> Workplace:
         """What engines need to know of the phase."""
         chains = self.phase.orchestration.plan(0, self.names, self.sampling_seed)
-        return Workplace(self.algorithm, self.task, self.federation, len(chains))
+        before = self.previous
+        alike = self.phase.remember == "nothing" and not (before and before.algorithm.personal)
+        return Workplace(self.algorithm, self.task, self.federation, len(chains), alike)
 
     def start(self, client: str) -> Tree:
         """The leaves a client carries over: its own model, where the phase before personalised it."""
@@ -106,6 +111,18 @@ class Stage:
         if self.phase.remember == "uploads":
             self.store.put(f"{self.index}/upload", reply.upload, reply.client)
         self.ledger.add(reply, self.setup_bytes)
+
+    def refuse(self, client: str, error: Exception) -> None:
+        """Note that the round goes on without a client (the engine's desk)."""
+        self.failed[client] = str(error)
+
+    def check_failures(self, visited: int) -> None:
+        """End the run where too few clients are left; what was committed stays, so it can be resumed."""
+        if visited - len(self.failed) < max(1.0, self.phase.minimum * visited):
+            where = f"Round {self.round + 1} of phase '{self.phase.name}'"
+            raise HansaError(
+                f"{where}: {len(self.failed)} of {visited} clients failed. {next(iter(self.failed.values()))}"
+            )
 
     def evaluate(self) -> Evaluation:
         """Judge what the clients deploy now."""

@@ -32,7 +32,7 @@ class ClientData:
     y: Tensor
 
     def __len__(self) -> int:
-        return len(self.y)
+        return self.y.shape[0]
 
     def batches(self, size: int, rng: torch.Generator, fewest: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch in random order; none crosses its end.
@@ -97,13 +97,17 @@ class Task:
         common = {key: leaf for key, leaf in self.start.items() if fits[key].shape == leaf.shape}
         return replace(self, input_shape=shape, start={**common, **start})
 
-    @property
+    @functools.cached_property
     def module(self) -> torch.nn.Module:
         """The network's computation, without weights of its own."""
         return _skeleton(self.model, self.input_shape, self.num_classes)
 
     def params(self) -> Tree:
         """Where training starts: the seeded initial weights and float buffers, replaced by what is carried over."""
+        return dict(self._params)
+
+    @functools.cached_property
+    def _params(self) -> Tree:
         return {**_initial(self.model, self.input_shape, self.num_classes, self.seed), **self.start}
 
     def forward(self, params: Tree, x: Tensor, *, training: bool = False) -> Tensor:

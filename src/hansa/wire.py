@@ -92,6 +92,11 @@ def _size(leaves: Shapes, numbers: tuple[str, ...]) -> int:
     return len(_layout(leaves, dict.fromkeys(numbers, "0" * 16))[1]) + data
 
 
+def cost(tree: Mapping[str, Tensor], numbers: tuple[str, ...] = ()) -> int:
+    """Bytes that travel: those of the message, and none where there is nothing to tell."""
+    return size(tree, numbers) if tree else 0
+
+
 def size(tree: Mapping[str, Tensor], numbers: tuple[str, ...] = ()) -> int:
     """`len(pack(tree, numbers))`, without packing."""
     return _size(_shapes(tree), numbers)

@@ -141,5 +141,5 @@ def test_the_ledger_counts_table_23_where_the_whole_model_trains() -> None:
 
 
 def test_unknown_methods_are_refused() -> None:
-    with pytest.raises(HansaError, match="no cost formula for 'fedavgg'. Did you mean 'fedavg'"):
+    with pytest.raises(HansaError, match=r"no cost formula for 'fedavgg'\. Did you mean 'fedavg'"):
         communication("fedavgg", SIZES)

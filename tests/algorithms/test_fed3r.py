@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from hansa.algorithms.feature_scale import SIGMA, FeatureScale
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_ft import Fed3RFT
 from hansa.algorithms.fed3r_select import Fed3RSelect
-from hansa.algorithms.feature_scale import SIGMA, FeatureScale
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedncm import FedNCM
 from hansa.contract import Algorithm
@@ -190,7 +190,9 @@ def test_ft_sums_hold_everyones_latest_statistics() -> None:
         assert torch.allclose(stage.server[key], leaf, rtol=1e-9, atol=1e-9)
     visited = [n for n, v in zip(stage.names, stage.ledger.tree()["visits"].tolist(), strict=True) if v]
     samples_seen = sum(len(data.clients[name].train) for name in visited)
-    assert float(stage.server["ridge.counts"].sum()) == samples_seen  # counts came once, however often they were visited
+    assert (
+        float(stage.server["ridge.counts"].sum()) == samples_seen
+    )  # counts come once
 
 
 def test_ft_with_still_features_is_fed3r() -> None:

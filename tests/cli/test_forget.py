@@ -101,5 +101,3 @@ def test_what_was_forgotten_is_no_longer_in_the_file(run: Path) -> None:
     assert any(needle in path.read_bytes() for path in files)
     hansa("forget", "run", "--client", "client-003", cwd=run.parent)
     assert not any(needle in path.read_bytes() for path in (run / "checkpoint").iterdir())
-
-

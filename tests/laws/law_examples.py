@@ -29,6 +29,16 @@ class TinyNet:
 
 
 @dataclass(frozen=True)
+class Strict(TinyNet):
+    """Refuses inputs of any but the usual width, as a client's own code might."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        if input_shape != (5,):
+            raise RuntimeError(f"no idea what {input_shape} is")
+        return super().build(input_shape, num_classes)
+
+
+@dataclass(frozen=True)
 class NormNet:
     """A network with BatchNorm: buffers must travel with the parameters."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -21,7 +23,7 @@ from battery import (
     federation,
     outcome,
 )
-from law_examples import NormNet, TinyNet
+from law_examples import NormNet, Strict
 
 from hansa import wire
 from hansa.algorithms.fed3r import Fed3R
@@ -32,7 +34,9 @@ from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
-from hansa.engines.visit import NUMBERS, Visit, perform, receive
+from hansa.engines.vectorised import Vectorised
+from hansa.engines.visit import NUMBERS, Reply, Visit, perform, receive
+from hansa.errors import HansaError
 from hansa.local.sgd import LocalSGD
 from hansa.loop import play
 from hansa.models.dense import Linear
@@ -178,7 +182,7 @@ def test_join_is_associative() -> None:
 def test_the_ledger_counts_what_is_serialised(algorithm: Algorithm) -> None:
     task, down, visit, data = one_visit(algorithm)
     reply = perform(algorithm, task, data.clients["c2"].train, visit, down)
-    assert reply.bytes_down == len(wire.pack(down))
+    assert reply.bytes_down == (len(wire.pack(down)) if down else 0)  # where there is nothing to tell, nothing is sent
     assert reply.bytes_up == len(wire.pack(reply.upload, reply.numbers)) == wire.size(reply.upload, NUMBERS)
 
 
@@ -210,7 +214,9 @@ def test_fed3r_is_the_centralised_ridge_under_any_partition(orchestration: objec
     expected = torch.linalg.solve(z.T @ z + 0.01 * torch.eye(z.shape[1]).double(), z.T @ hot).T
     got = algorithm.model(made.task, stage.server, {})["head.weight"]
     assert torch.allclose(got.double(), expected, rtol=1e-5)  # the model itself is float32
-    solved = torch.linalg.solve(stage.server["ridge.gram"] + 0.01 * torch.eye(z.shape[1]).double(), stage.server["ridge.moment"]).T
+    solved = torch.linalg.solve(
+        stage.server["ridge.gram"] + 0.01 * torch.eye(z.shape[1]).double(), stage.server["ridge.moment"]
+    ).T
     assert float((solved - expected).norm() / expected.norm()) < 1e-9
 
 
@@ -311,9 +317,36 @@ def test_every_method_sees_the_same_clients() -> None:
 def test_a_failing_client_is_named() -> None:
     data = federation()
     broken = federation_from_clients({"good": _arrays(data, "c1"), "bad": (torch.ones(4, 9).numpy(), [0, 1, 2, 0])})
-    for engine in (Serial(), Processes(1)):
-        with pytest.raises(Exception, match="Client 'bad' failed"):
-            outcome(experiment(FedAvg(LOCAL), data=broken, engine=engine, model=TinyNet(), orchestration=Star(2)))
+    for engine in (Serial(), Vectorised(), Processes(1)):
+        made = experiment(FedAvg(LOCAL), data=broken, engine=engine, model=Strict(), orchestration=Star(2))
+        _, journal = outcome(made)
+        assert all("Client 'bad'" in record["failed"]["bad"] and record["clients"] == 1 for record in journal.records)
+        with pytest.raises(HansaError, match=r"Round 1 of phase 'only': 1 of 2 clients failed. Client 'bad'"):
+            outcome(replace(made, phases=(replace(made.phases[0], minimum=0.9),)))
+
+
+@pytest.mark.parametrize("damage", ["nan", "shape"])
+def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client's upload is damaged on its way: the classifier is that of all the others."""
+    from hansa.engines import serial
+
+    whole = serial.perform
+
+    def damaged(*arguments: Any) -> Reply:
+        reply = whole(*arguments)
+        if reply.client != "c3":
+            return reply
+        broken = reply.upload["moment"] * float("nan") if damage == "nan" else reply.upload["moment"][1:]
+        return replace(reply, upload={**reply.upload, "moment": broken})
+
+    monkeypatch.setattr(serial, "perform", damaged)
+    stage, journal = outcome(experiment(Fed3R()))
+    monkeypatch.undo()
+    assert list(journal.records[0]["failed"]) == ["c3"] and "Client 'c3'" in journal.records[0]["failed"]["c3"]
+    data = federation()
+    others = replace(data, clients={name: client for name, client in data.clients.items() if name != "c3"})
+    fresh, _ = outcome(experiment(Fed3R(), data=others))
+    assert all(torch.allclose(stage.server[key], fresh.server[key], rtol=1e-9) for key in fresh.server)
 
 
 def _arrays(data: Federation, name: str) -> tuple[object, ...]:

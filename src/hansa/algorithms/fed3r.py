@@ -18,6 +18,7 @@ from hansa.algorithms.statistics import (
     from_tree,
     head_width,
     to_tree,
+    upload_shape,
     with_head,
 )
 from hansa.contract import Algorithm
@@ -62,6 +63,16 @@ class Fed3R(Algorithm):
     def one_shot(self) -> bool:
         """A second visit would count a client twice."""
         return True
+
+    @property
+    def additive(self) -> bool:
+        """Sums over samples; a client that adds noise or limits its own statistics is no longer one of many samples."""
+        return self.privacy is None or (self.trust == "central" and self.privacy.client_norm is None)
+
+    def upload_shape(self, task: Task, data: ClientData) -> Tree:
+        """Depends on the classes a client holds."""
+        width, dtype = head_width(task.params()), getattr(torch, self.wire)
+        return upload_shape(width, task.num_classes, len(torch.unique(data.y)), dtype, self.upload)
 
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """Empty statistics: λ enters once, when solving."""

@@ -34,6 +34,20 @@ class FedNCM(Algorithm):
         """A second visit would count a client twice."""
         return True
 
+    @property
+    def additive(self) -> bool:
+        """Sums over samples."""
+        return True
+
+    def upload_shape(self, task: Task, data: ClientData) -> Tree:
+        """Depends on the classes a client holds."""
+        present = len(torch.unique(data.y))
+        return {
+            "moment": torch.empty(head_width(task.params()), present, device="meta"),
+            "counts": torch.empty(present, dtype=torch.int32, device="meta"),
+            "classes": torch.empty(present, dtype=torch.int32, device="meta"),
+        }
+
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """No samples yet."""
         shape = (head_width(task.params()), task.num_classes)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hansa.errors import require
 from hansa.ridge import RidgeStatistics, clip_features
+from hansa.ridge.wire import blank
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, nest, pick
 
@@ -59,6 +60,14 @@ def encode(statistics: RidgeStatistics, wire: Precision, upload: Upload) -> Tree
         return statistics.pack(dtype)
     full = {"gram": statistics.gram, "moment": statistics.moment, "counts": statistics.counts}
     return {key: leaf.to(dtype) for key, leaf in full.items()}
+
+
+def upload_shape(width: int, classes: int, present: int, dtype: torch.dtype, upload: Upload) -> Tree:
+    """What `encode` gives, in shapes and types alone."""
+    if upload == "packed":
+        return blank(width, present, dtype)
+    shapes = {"gram": (width, width), "moment": (width, classes), "counts": (classes,)}
+    return {key: torch.empty(shape, dtype=dtype, device="meta") for key, shape in shapes.items()}
 
 
 def decode(wire: Tree, num_classes: int, upload: Upload) -> RidgeStatistics:

@@ -15,7 +15,7 @@ from hansa import wire
 from hansa.codec import piece_to_table
 from hansa.engines import frames
 from hansa.engines.threads import cores, good
-from hansa.engines.visit import ClientFailed, Desk, Reply, Visit, Workplace, receive
+from hansa.engines.visit import FAILURES, ClientFailed, Desk, Reply, Visit, Workplace, receive
 from hansa.errors import HansaError, require
 from hansa.orchestrate.plan import Chain
 from hansa.payload import Update, join, relay
@@ -67,6 +67,7 @@ class Worker:
         command = [sys.executable, "-m", "hansa.engines.worker"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
+        frames.widen(self.requests, self.replies)
         self.writer, self.reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         algorithm = piece_to_table("algorithm", self.workplace.algorithm)
         head = {**describe(self.workplace.task), "algorithm": algorithm}
@@ -86,7 +87,7 @@ class Worker:
         message_once = message if self.told is not down else None
         self.told = down
         self.writer.submit(self._write, visit, message_once, data)
-        return self.reader.submit(self._read, visit.client, len(message))
+        return self.reader.submit(self._read, visit.client, len(message) if down else 0)
 
     def _write(self, visit: Visit, message: bytes | None, data: ClientData | None) -> None:
         client = visit.client
@@ -101,12 +102,13 @@ class Worker:
         try:
             head, messages = frames.read(self.replies)
         except EOFError as error:
-            raise ClientFailed(f"Client '{client}': its process ended with {self.process.wait()}.") from error
+            raise RuntimeError(f"The process of client '{client}' ended with {self.process.wait()}.") from error
         if "error" in head:
             raise (HansaError if head["bad_input"] else ClientFailed)(head["error"])
         upload, numbers = wire.unpack(messages[0])
         state, _ = wire.unpack(messages[1])
-        return Reply(client, upload, numbers, state, bytes_down, len(messages[0]), head["seconds"])
+        bytes_up = len(messages[0]) if upload else 0
+        return Reply(client, upload, numbers, state, bytes_down, bytes_up, head["seconds"])
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -155,7 +157,9 @@ class ProcessCrew:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 self._advance(running, future, desk)
             while order and order[0].done == len(order[0].chain):
-                yield cast(Update, order.popleft().total)
+                up = order.popleft().total
+                if up is not None:
+                    yield up
 
     def _send(self, state: Progress, desk: Desk) -> Future[Reply]:
         """To the process with least to do; among equals to one that has the client's data."""
@@ -171,12 +175,18 @@ class ProcessCrew:
     def _advance(self, running: dict[Future[Reply], Progress], future: Future[Reply], desk: Desk) -> None:
         state = running.pop(future)
         cast(Worker, state.worker).load -= state.size
-        reply, algorithm = future.result(), self.workplace.algorithm
-        desk.take(reply)
-        up = receive(algorithm, self.workplace.task, reply)
-        state.total = up if state.total is None else join(algorithm.uplink, state.total, up)
+        algorithm, last = self.workplace.algorithm, state.done + 1 == len(state.chain)
+        try:
+            reply = future.result()
+            up = receive(algorithm, self.workplace.task, reply)
+        except FAILURES as error:
+            desk.refuse(state.chain[state.done], error)
+        else:
+            desk.take(reply)
+            state.total = up if state.total is None else join(algorithm.uplink, state.total, up)
+            if not last:
+                state.down = relay(algorithm.uplink, state.down, up)
+                state.message = wire.pack(state.down)
         state.done += 1
-        if state.done < len(state.chain):
-            state.down = relay(algorithm.uplink, state.down, up)
-            state.message = wire.pack(state.down)
+        if not last:
             running[self._send(state, desk)] = state

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hansa.engines.threads import Threads, good, on_threads, threads_for
-from hansa.engines.visit import Desk, Workplace, follow, perform, receive
+from hansa.engines.visit import FAILURES, Desk, Workplace, follow, perform, receive
 from hansa.errors import require
 from hansa.orchestrate.plan import Chain
 from hansa.payload import Update
@@ -45,15 +45,22 @@ class SerialCrew:
     def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
         """Each chain's upload, as soon as it is there."""
         for chain in chains:
-            yield self.one(chain, down, desk)
+            up = self.one(chain, down, desk)
+            if up is not None:
+                yield up
 
-    def one(self, chain: Chain, down: Tree, desk: Desk) -> Update:
-        """One chain's upload."""
+    def one(self, chain: Chain, down: Tree, desk: Desk) -> Update | None:
+        """One chain's upload, if anything came of it."""
         algorithm, task, clients = self.workplace.algorithm, self.workplace.task, self.workplace.federation.clients
 
-        def call(client: str, message: Tree) -> Update:
-            reply = perform(algorithm, task, clients[client].train, desk.visit(client), message)
+        def call(client: str, message: Tree) -> Update | None:
+            try:
+                reply = perform(algorithm, task, clients[client].train, desk.visit(client), message)
+                up = receive(algorithm, task, reply)
+            except FAILURES as error:
+                desk.refuse(client, error)
+                return None
             desk.take(reply)
-            return receive(algorithm, task, reply)
+            return up
 
         return follow(algorithm, chain, down, call)

@@ -28,7 +28,7 @@ class Shelf:
         block: list[Chain] = []
         held = 0
         for chain in chains:
-            size = self.clients[chain[0]].size * self.sample_bytes
+            size = self._size(chain[0]) * self.sample_bytes
             if block and (len(chain) > 1 or len(block) == self.most or held + size > BLOCK_BYTES):
                 yield block
                 block, held = [], 0
@@ -39,6 +39,11 @@ class Shelf:
                 held += size
         if block:
             yield block
+
+    def _size(self, name: str) -> int:
+        if isinstance(self.clients, IndexedClients):
+            return len(self.clients.index[name])
+        return self.clients[name].size
 
     def fetch(self, names: Sequence[str]) -> tuple[ClientData | None, list[ClientData]]:
         """All samples of some clients in one piece where their shapes allow, and each client's own."""

@@ -30,8 +30,10 @@ class Tally:
             else:
                 self._sums[key] = self._sums[key] + leaf if key in self._sums else leaf
 
-    def update(self) -> Update:
-        """The sum so far."""
+    def update(self) -> Update | None:
+        """The sum so far, if there is anything to add."""
+        if not self._count:
+            return None
         blended = {key: total(leaves, leaves[0].shape, leaves[0].dtype) for key, leaves in self._blends.items()}
         both = blended.keys() & self._sums.keys()
         mixed = add({key: blended[key] for key in both}, {key: self._sums[key] for key in both})

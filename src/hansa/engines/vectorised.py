@@ -11,11 +11,12 @@ from typing import Any, Literal
 import torch
 
 from hansa import wire
+from hansa.engines.pooled import PooledCrew, poolable
 from hansa.engines.serial import SerialCrew
 from hansa.engines.shelf import Shelf
 from hansa.engines.tally import Tally
 from hansa.engines.threads import Threads, good, on_threads, threads_for
-from hansa.engines.visit import Crew, Desk, Naming, Visit, Workplace, receive, reply_with
+from hansa.engines.visit import FAILURES, Crew, Desk, Naming, Reply, Visit, Workplace, receive, reply_with
 from hansa.errors import require
 from hansa.local import sample_space, stacked
 from hansa.local.blend import dense_tree
@@ -28,7 +29,7 @@ from hansa.task import ClientData, Task
 from hansa.tree import Tree, nbytes
 
 Path = Literal["auto", "serial", "sample-space", "stacked"]
-STACK_BYTES = 512 * 2**20  # of parameters, gradients and velocities held at once
+STACK_BYTES = {True: 2**29, False: 2**33}  # of stacked parameters, gradients and velocities; on a CPU, elsewhere
 MOST = 1024  # clients of a block
 
 
@@ -36,8 +37,8 @@ MOST = 1024  # clients of a block
 class Vectorised:
     """Trains many clients of a round at once; results equal the serial engine's up to rounding.
 
-    A linear head on fixed features trains in sample space, a small network stacked, anything else client by client;
-    `path` insists on one of them where it is possible.
+    A linear head on fixed features trains in sample space, a small network stacked, statistics are taken of all
+    samples together, anything else goes client by client; `path` insists on one of them where it is possible.
     """
 
     device: str = "cpu"
@@ -63,8 +64,12 @@ class Vectorised:
     def open(self, workplace: Workplace) -> Iterator[Crew]:
         """Nothing to start; an algorithm that cannot be divided is left to the serial crew."""
         with on_threads(threads_for(self.threads, workplace.algorithm, workplace.task)):
-            divides = divisible(workplace) and self.path != "serial"
-            yield VectorisedCrew(self, workplace) if divides else SerialCrew(workplace)
+            if self.path != "serial" and poolable(workplace):
+                yield PooledCrew(workplace)
+            elif self.path != "serial" and divisible(workplace):
+                yield VectorisedCrew(self, workplace)
+            else:
+                yield SerialCrew(workplace)
 
 
 def divisible(workplace: Workplace) -> bool:
@@ -79,6 +84,8 @@ def divisible(workplace: Workplace) -> bool:
 
 def usual_path(engine: Vectorised, workplace: Workplace) -> str:
     """How a client that sees the task as the server does will train."""
+    if engine.path != "serial" and poolable(workplace):
+        return "pooled"
     if not divisible(workplace) or engine.path == "serial":
         return "serial"
     return VectorisedCrew(engine, workplace).path_for(workplace.task)
@@ -108,51 +115,71 @@ class VectorisedCrew:
         self.alone = SerialCrew(self.workplace)
         most = MOST
         if self.path_for(task) == "stacked":
-            most = max(1, min(MOST, STACK_BYTES // (4 * nbytes(task.params()))))
+            room = STACK_BYTES[self.device.type == "cpu"]
+            most = max(1, min(MOST, room // (4 * nbytes(task.params()))))
         sample_bytes = 4 * torch.Size(task.input_shape).numel()
         self.shelf = Shelf(self.workplace.federation.clients, sample_bytes, most)
 
     def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
         """The sum of every block of clients, and each longer chain's upload."""
-        bytes_down = wire.size(down)
+        bytes_down = wire.cost(down)
         for block in self.shelf.blocks(chains):
             if len(block[0]) > 1:
-                yield self.alone.one(block[0], down, desk)
+                up = self.alone.one(block[0], down, desk)
             else:
-                yield self._block([client for (client,) in block], down, desk, bytes_down)
+                up = self._block([client for (client,) in block], down, desk, bytes_down)
+            if up is not None:
+                yield up
 
-    def _block(self, clients: Sequence[str], down: Tree, desk: Desk, bytes_down: int) -> Update:
+    def _block(self, clients: Sequence[str], down: Tree, desk: Desk, bytes_down: int) -> Update | None:
         began = time.perf_counter()
         whole, each = self.shelf.fetch(clients)
-        guests = [self._prepare(desk.visit(client), data, down) for client, data in zip(clients, each, strict=True)]
-        results = self._train(guests, whole)
-        seconds, tally = (time.perf_counter() - began) / len(guests), Tally()
+        found = [self._prepare(desk, client, data, down) for client, data in zip(clients, each, strict=True)]
+        guests = [guest for guest in found if guest is not None]
+        results = self._train(guests, whole if len(guests) == len(clients) else None, desk)
+        seconds, tally = (time.perf_counter() - began) / len(clients), Tally()
         for guest, trained in zip(guests, results, strict=True):
-            with Naming(guest.visit.client):
-                up, state = self.algorithm.conclude(guest.job.problem, trained, down, guest.state, guest.job.data)
-                upload = self.algorithm.encode(up.sums)
-                state = dense_tree(state)
-            reply = reply_with(guest.visit.client, up, upload, state, bytes_down, seconds)
-            desk.take(reply)
-            tally.add(receive(self.algorithm, self.workplace.task, reply))
+            try:
+                with Naming(guest.visit.client):
+                    reply = self._conclude(guest, trained, down, bytes_down, seconds) if trained else None
+                up = receive(self.algorithm, self.workplace.task, reply) if reply else None
+            except FAILURES as error:
+                desk.refuse(guest.visit.client, error)
+                continue
+            if reply is not None and up is not None:
+                desk.take(reply)
+                tally.add(up)
         return tally.update()
 
-    def _prepare(self, visit: Visit, data: ClientData, down: Tree) -> _Guest:
-        with Naming(visit.client):
-            task = self.workplace.task.view(data, visit.start)
-            state = self.algorithm.client_init(task, data) if visit.state is None else visit.state
-            return _Guest(visit, state, Job(self.algorithm.prepare(task, down, state, data), data, visit.seed))
+    def _conclude(self, guest: _Guest, trained: Trained, down: Tree, bytes_down: int, seconds: float) -> Reply:
+        up, state = self.algorithm.conclude(guest.job.problem, trained, down, guest.state, guest.job.data)
+        upload = self.algorithm.encode(up.sums)
+        return reply_with(guest.visit.client, up, upload, dense_tree(state), bytes_down, seconds)
 
-    def _train(self, guests: Sequence[_Guest], whole: ClientData | None) -> list[Trained]:
+    def _prepare(self, desk: Desk, client: str, data: ClientData, down: Tree) -> _Guest | None:
+        try:
+            with Naming(client):
+                visit = desk.visit(client)
+                task = self.workplace.task.view(data, visit.start)
+                state = self.algorithm.client_init(task, data) if visit.state is None else visit.state
+                return _Guest(visit, state, Job(self.algorithm.prepare(task, down, state, data), data, visit.seed))
+        except FAILURES as error:
+            desk.refuse(client, error)
+            return None
+
+    def _train(self, guests: Sequence[_Guest], whole: ClientData | None, desk: Desk) -> list[Trained | None]:
         results: dict[int, Trained] = {}
         for path, places in self._together(guests):
             jobs = [guests[place].job for place in places]
             found = None if path == "serial" else self._try(path, jobs, whole if len(jobs) == len(guests) else None)
             for place in places if found is None else ():
-                with Naming(guests[place].visit.client):
-                    results[place] = guests[place].job.alone(self.training)
+                try:
+                    with Naming(guests[place].visit.client):
+                        results[place] = guests[place].job.alone(self.training)
+                except FAILURES as error:
+                    desk.refuse(guests[place].visit.client, error)
             results.update(zip(places, found or (), strict=False))
-        return [results[place] for place in range(len(guests))]
+        return [results.get(place) for place in range(len(guests))]
 
     def _together(self, guests: Sequence[_Guest]) -> Iterator[tuple[str, list[int]]]:
         """Clients that can train in one go, and how."""

@@ -49,6 +49,9 @@ class ClientFailed(Exception):
     """A client's step broke; the message names the client, and the cause is chained."""
 
 
+FAILURES = (HansaError, ClientFailed)  # what a client can do wrong without ending the round
+
+
 @dataclass(frozen=True, slots=True)
 class Workplace:
     """What a phase's visits have in common."""
@@ -57,6 +60,7 @@ class Workplace:
     task: Task
     federation: Federation
     chains: int = 1  # of its first round
+    together: bool = True  # nobody looks at single uploads, and all clients see the task alike
 
 
 class Desk(Protocol):
@@ -68,6 +72,10 @@ class Desk(Protocol):
 
     def take(self, reply: Reply) -> None:
         """After a visit."""
+        ...
+
+    def refuse(self, client: str, error: Exception) -> None:
+        """After a visit that failed, or an upload that cannot be used: the round goes on without the client."""
         ...
 
 
@@ -120,28 +128,34 @@ def perform(algorithm: Algorithm, task: Task, data: ClientData, visit: Visit, do
         state = algorithm.client_init(own, data) if visit.state is None else visit.state
         up, state = algorithm.client_step(own, down, state, data, torch.Generator().manual_seed(visit.seed))
         upload = algorithm.encode(up.sums)
-    return reply_with(visit.client, up, upload, state, wire.size(down), time.perf_counter() - began)
+    return reply_with(visit.client, up, upload, state, wire.cost(down), time.perf_counter() - began)
 
 
 def reply_with(client: str, up: Update, upload: Tree, state: Tree, bytes_down: int, seconds: float) -> Reply:
     """What comes back from a visit, with the bytes both messages take."""
     numbers = {"weight": float(up.weight), "count": float(up.count), "flops": float(up.flops)}
-    return Reply(client, upload, numbers, state, bytes_down, wire.size(upload, NUMBERS), seconds)
+    return Reply(client, upload, numbers, state, bytes_down, wire.cost(upload, NUMBERS), seconds)
 
 
 def receive(algorithm: Algorithm, task: Task, reply: Reply) -> Update:
     """The server's side of a visit."""
     numbers = reply.numbers
-    up = Update(algorithm.decode(task, reply.upload), numbers["weight"], int(numbers["count"]), numbers["flops"])
+    with Naming(reply.client):
+        sums = algorithm.decode(task, reply.upload)
+    up = Update(sums, numbers["weight"], int(numbers["count"]), numbers["flops"])
     return set_apart(algorithm.uplink, reply.client, up)
 
 
-def follow(algorithm: Algorithm, chain: Chain, down: Tree, call: Callable[[str, Tree], Update]) -> Update:
-    """A chain of one is an ordinary client; in a longer one each client continues where the last one stopped."""
-    total = call(chain[0], down)
-    last = total
-    for client in chain[1:]:
-        down = relay(algorithm.uplink, down, last)
-        last = call(client, down)
-        total = join(algorithm.uplink, total, last)
+def follow(algorithm: Algorithm, chain: Chain, down: Tree, call: Callable[[str, Tree], Update | None]) -> Update | None:
+    """A chain of one is an ordinary client; in a longer one each client continues where the last one stopped.
+
+    A client that fails is left out of its chain; a chain of which nothing is left uploads nothing.
+    """
+    total: Update | None = None
+    for place, client in enumerate(chain):
+        up = call(client, down)
+        if up is None:
+            continue
+        total = up if total is None else join(algorithm.uplink, total, up)
+        down = relay(algorithm.uplink, down, up) if place + 1 < len(chain) else down
     return total

@@ -86,16 +86,20 @@ class Blend:
         return function(*dense_all(args), **dense_all(dict(kwargs or {}))) if found is None else found
 
     def __add__(self, other: Any) -> Any:
-        return torch.add(cast(Tensor, self), other)
+        found = _add(self, other)
+        return torch.add(self.tensor(), dense(other)) if found is None else found
 
     def __sub__(self, other: Any) -> Any:
-        return torch.sub(cast(Tensor, self), other)
+        found = _subtract(self, other)
+        return torch.sub(self.tensor(), dense(other)) if found is None else found
 
     def __mul__(self, other: Any) -> Any:
-        return torch.mul(cast(Tensor, self), other)
+        found = _multiply(self, other)
+        return torch.mul(self.tensor(), dense(other)) if found is None else found
 
     def __truediv__(self, other: Any) -> Any:
-        return torch.div(cast(Tensor, self), other)
+        found = _divide(self, other)
+        return torch.div(self.tensor(), dense(other)) if found is None else found
 
     def __neg__(self) -> Any:
         return self.scaled(-1.0)

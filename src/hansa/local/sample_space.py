@@ -39,12 +39,10 @@ def applies(training: LocalSGD, task: Task) -> bool:
 def possible(job: Job) -> bool:
     """Whether gradients are corrected on all leaves that train or on none, in one number format."""
     start, correction = job.problem.start, job.problem.correction
-    corrected = all(
-        (WEIGHT in leaves) == (BIAS in leaves if BIAS in start else WEIGHT in leaves)
-        for leaves in (correction.anchor, correction.shift)
-        if leaves
-    )
-    return corrected and job.data.x.dtype == start[WEIGHT].dtype
+    if job.data.x.dtype != start[WEIGHT].dtype:
+        return False
+    both = BIAS in start
+    return not both or all((WEIGHT in t) == (BIAS in t) for t in (correction.anchor, correction.shift) if t)
 
 
 def pays(training: LocalSGD, job: Job) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -15,6 +16,11 @@ from hansa.task import ClientData, Task
 from hansa.tree import Tree, copy
 
 PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
+
+
+@functools.lru_cache(maxsize=4096)
+def _matches(pattern: str, key: str) -> bool:
+    return fnmatchcase(key, pattern)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +76,7 @@ class LocalSGD:
 
     def trains(self, key: str) -> bool:
         """Whether a leaf of the model moves."""
-        return fnmatchcase(key, PARTS.get(self.train, self.train))
+        return _matches(PARTS.get(self.train, self.train), key)
 
     def moving(self, params: Tree) -> Tree:
         """The leaves that move, and so the only ones that need to travel."""
@@ -84,7 +90,9 @@ class LocalSGD:
         """Train from `start`; the arguments stay as they were."""
         buffers = {key for key, _ in task.module.named_buffers()}
         own = copy(self.moving(start))
-        still = copy({key: start[key] for key in buffers & start.keys() - own.keys()})  # a forward pass writes into them
+        still = copy(
+            {key: start[key] for key in buffers & start.keys() - own.keys()}
+        )  # a forward pass writes into them
         params = {**start, **still, **own}
         fewest = 2 if uses_batch_statistics(task.module) else 1
         weights = {key: leaf.requires_grad_() for key, leaf in own.items() if key not in buffers}
@@ -93,12 +101,13 @@ class LocalSGD:
         for _ in range(self.epochs):
             for x, y in data.batches(self.batch_size, rng, fewest):
                 if x.ndim == 4:  # images: pooling is several times faster with channels last
-                    x = x.contiguous(memory_format=torch.channels_last)
+                    x = x.to(memory_format=torch.channels_last)
                 loss = F.cross_entropy(task.forward(params, x, training=True), y)
                 gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
                 self._step(weights, velocity, gradients, correction)
                 steps += 1
-        return Trained({**start, **copy(own)}, steps, self.epochs * len(data) * self.flops(task))
+        done = {key: leaf.detach() for key, leaf in own.items()}
+        return Trained({**start, **done}, steps, self.epochs * len(data) * self.flops(task))
 
     @torch.no_grad()
     def _step(

@@ -120,4 +120,3 @@ def check(phase: Phase, federation: Federation) -> None:
         )
     if federation.test is None and not local:
         raise HansaError("There is no test set: give the source one, or set data.test.kind to 'global' or 'local'.")
-

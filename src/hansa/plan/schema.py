@@ -9,7 +9,7 @@ from hansa.contract import Algorithm
 from hansa.data.dataset import Partition, Source
 from hansa.data.shifts import Shift
 from hansa.data.split import TestSplit
-from hansa.engines.serial import Serial
+from hansa.engines.auto import Auto
 from hansa.engines.visit import Engine
 from hansa.errors import require
 from hansa.features.extract import Extractor
@@ -46,11 +46,13 @@ class PhasePlan:
     evaluate_every: int = 1
     temperature: float = 1.0
     remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
+    minimum: float = 0.5
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"The 'rounds' of a phase must be a whole number ≥ 1. Got {self.rounds}.")
         good = self.evaluate_every >= 1
         require(good, f"The 'evaluate_every' of a phase must be a whole number ≥ 1. Got {self.evaluate_every}.")
+        require(0 <= self.minimum <= 1, f"The 'minimum' of a phase must lie in [0, 1]. Got {self.minimum}.")
         require(self.temperature > 0, f"The 'temperature' of a phase must be a number > 0. Got {self.temperature}.")
 
     def phase(self, default_name: str) -> Phase:
@@ -58,7 +60,14 @@ class PhasePlan:
         orchestration = self.orchestration or (Sweep() if self.algorithm.one_shot else Star())
         name = self.name or default_name
         return Phase(
-            name, self.algorithm, orchestration, self.rounds, self.evaluate_every, self.temperature, self.remember
+            name,
+            self.algorithm,
+            orchestration,
+            self.rounds,
+            self.evaluate_every,
+            self.temperature,
+            self.remember,
+            self.minimum,
         )
 
 
@@ -69,7 +78,7 @@ class Plan:
     data: DataPlan
     phases: tuple[PhasePlan, ...]
     model: Annotated[Model, Piece("model")] = Linear()
-    engine: Annotated[Engine, Piece("engine")] = Serial()
+    engine: Annotated[Engine, Piece("engine")] = Auto()
     track: Annotated[tuple[Tracking, ...], Piece("tracker")] = ()
     name: str = "run"
     seed: int = 0

@@ -1,0 +1,91 @@
+"""Our rounds against those of pfl-research, Flower (with Ray) and fedjax, each in an environment of its own.
+
+    python benchmarks/compare_peers.py                       # W1, W4; makes the environments on first use
+    python benchmarks/compare_peers.py W1 W1-100 W2 W4 --environments build/peers
+
+Every library gets the same clients, initial parameters, batch sizes and steps.  Ours and theirs take turns over
+`--passes` passes, and the best round of each counts.  `moved` is how far the parameters went in four rounds: the same
+up to the order of samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PEERS = {
+    "pfl": ["pfl[pytorch]", "torch==2.13.0", "numpy"],
+    "fedjax": ["fedjax", "jax==0.4.25", "jaxlib==0.4.25", "numpy<2", "scipy<1.13", "dm-haiku<0.0.13"],
+    "flwr": ["flwr[simulation]", "torch==2.13.0", "numpy"],
+}
+CASES = {"W1": ("W1", 10, 12), "W1-100": ("W1", 100, 8), "W2": ("W2", 10, 5), "W4": ("W4", 100, 12)}
+TARGETS = {"W1": 0.25, "W4": 1.0}
+
+
+def environment(peer: str, folder: Path) -> Path:
+    """The Python of a peer's environment, made on first use."""
+    python = folder / peer / "bin" / "python"
+    if not (folder / peer / "ready").exists():
+        print(f"installing {peer} …", flush=True)
+        venv.create(folder / peer, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[peer]], check=True)
+        (folder / peer / "ready").touch()
+    return python
+
+
+def measure(python: Path, script: str, arguments: list[str]) -> dict[str, float] | None:
+    """What a script prints last; None when it fails."""
+    command = [python, HERE / script, *arguments]
+    around = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=1800, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        print(f"  {script} failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        return None
+    found: dict[str, float] = json.loads(lines[-1])
+    return found
+
+
+def compare(case: str, pythons: dict[str, Path], passes: int) -> None:
+    name, per_round, rounds = CASES[case]
+    best: dict[str, dict[str, float]] = {}
+    for _ in range(passes):
+        for who, python in {"hansa": Path(sys.executable), **pythons}.items():
+            script = "peers/hansa_rounds.py" if who == "hansa" else f"peers/{who}_rounds.py"
+            found = measure(python, script, [name, str(per_round), str(rounds)])
+            if found and (who not in best or found["seconds"] < best[who]["seconds"]):
+                best[who] = found
+    show(case, best)
+
+
+def show(case: str, best: dict[str, dict[str, float]]) -> None:
+    print(f"\n{case}: {CASES[case][1]} clients a round")
+    for who, found in best.items():
+        ratio = best["hansa"]["seconds"] / found["seconds"]
+        print(f"  {who:8s} {found['seconds']:9.5f} s   hansa takes {ratio:6.3f} of it   moved {found['moved']:.5f}")
+    others = [found["seconds"] for who, found in best.items() if who != "hansa"]
+    if case in TARGETS and others:
+        met = best["hansa"]["seconds"] <= TARGETS[case] * min(others)
+        print(f"  target hansa ≤ {TARGETS[case]} × the fastest peer: {'met' if met else 'missed'}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; W1 and W4 when left out")
+    parser.add_argument("--environments", type=Path, default=HERE.parent / "build" / "peers")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS))
+    parser.add_argument("--passes", type=int, default=2)
+    settings = parser.parse_args()
+    pythons = {peer: environment(peer, settings.environments) for peer in settings.peers}
+    for case in settings.cases or ["W1", "W4"]:
+        compare(case, pythons, settings.passes)
+
+
+if __name__ == "__main__":
+    main()

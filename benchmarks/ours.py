@@ -1,0 +1,63 @@
+"""Our engines on the workloads, round by round as the run loop plays them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hansa.algorithms.fedavg import FedAvg
+from hansa.data.clients import IndexedClients
+from hansa.data.dataset import Samples
+from hansa.data.federation import Federation
+from hansa.engines.visit import Engine
+from hansa.local.sgd import LocalSGD
+from hansa.loop import play_round
+from hansa.models.convolutional import LeafCNN
+from hansa.models.dense import Linear
+from hansa.orchestrate.plan import Chain
+from hansa.stage import Experiment, Phase, Stage
+from hansa.store import MemoryStore
+from hansa.task import Task
+from workloads import Workload, distance
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Exactly the clients a workload names for each round."""
+
+    load: Workload
+
+    def plan(self, round: int, clients: list[str], seed: int) -> list[Chain]:
+        return [(clients[k],) for k in self.load.cohort(round)]
+
+    def visits_once(self, rounds: int, population: int) -> bool:
+        return False
+
+
+def experiment(load: Workload, engine: Engine) -> Experiment:
+    """FedAvg on a workload; results are not judged, so a round is only training and averaging."""
+    index = {f"{k:06d}": np.arange(load.rows(k).start, load.rows(k).stop) for k in range(len(load.sizes))}
+    federation = Federation(IndexedClients(Samples(load.x, load.y), index), tuple(map(str, range(load.classes))))
+    model = Linear(bias=load.bias) if load.model == "linear" else LeafCNN()
+    task = Task(model, tuple(load.x.shape[1:]), load.classes, len(index))
+    algorithm = FedAvg(LocalSGD(lr=load.lr, epochs=load.epochs, batch_size=load.batch_size))
+    return Experiment(task, federation, (Phase("only", algorithm, Listed(load), 10**9, 10**9),), engine)
+
+
+class Ours:
+    """One of our engines at work, round by round as the run loop plays them."""
+
+    def __init__(self, load: Workload, engine: Engine, stack: ExitStack):
+        self.load, self.stage = load, Stage(experiment(load, engine), 0, MemoryStore(), None)
+        self.stage.server = {f"model.{key}": torch.from_numpy(leaf) for key, leaf in load.start().items()}
+        self.crew = stack.enter_context(engine.open(self.stage.workplace))
+
+    def round(self, number: int) -> None:
+        self.stage.round = number
+        play_round(self.stage, self.crew)
+
+    def moved(self) -> float:
+        return distance(self.load.start(), [leaf.numpy() for leaf in self.stage.server.values()])
