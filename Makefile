@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
-.PHONY: demo test test-slow check lint types clean
+.PHONY: demo test check lint types bench results-fed3r clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,9 +21,6 @@ demo: $(VENV)/core  ## Compare three ways to learn from heterogeneous clients; w
 test: $(VENV)/all  ## All fast tests
 	$(BIN)/pytest -n 2
 
-test-slow: $(VENV)/all  ## The tests that take minutes
-	$(BIN)/pytest -n 2 -m slow
-
 lint: $(VENV)/all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -32,6 +29,15 @@ types: $(VENV)/all
 	$(BIN)/mypy
 
 check: lint types test  ## Exactly what CI runs
+
+bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics, and PyPI peers in environments of their own
+	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/ridge_scale.py
+	$(BIN)/python benchmarks/million_clients.py
+	$(BIN)/python benchmarks/compare_peers.py
+
+results-fed3r: $(VENV)/all  ## docs/results/fed3r.md from real data; finished runs are found, not repeated
+	$(BIN)/python experiments/fed3r.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -172,10 +172,12 @@ def domain_shift() -> str:
             common = {"data": data, "engine": "auto"}
             alone = run(f"{label}-fedavg", {**common, "phases": [gradient("fedavg", 100)]})
             both = run(f"{label}-both", {**common, "phases": [{"algorithm": "fed3r"}, tuned]})
-            cells = (headline(alone), headline(both, 0), headline(both, 1))
+            select = {"algorithm": {"name": "fed3r-select", "ridges": [0.01, 1.0, 100.0, 1000.0, 10000.0]}}
+            chosen = run(f"{label}-select", {**common, "phases": [select]})
+            cells = (headline(alone), headline(both, 0), headline(both, 1), headline(chosen))
             rows.append((delta, "yes" if normal else "no", *(spread([cell]) for cell in cells)))
             numbers.setdefault("domain shift", {})[label] = cells
-    return table(("δ", "FedRDN", "FedAvg(ψ), 100 rounds", "Fed3R", "Fed3R + FedAvg(ψ)"), rows)
+    return table(("δ", "FedRDN", "FedAvg(ψ), 100 rounds", "Fed3R", "Fed3R + FedAvg(ψ)", "Fed3R, λ chosen"), rows)
 
 
 def forgetting() -> str:

@@ -8,6 +8,7 @@ from engine_cases import CLASSES, WIDTH, assert_same, federation, played
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.l2gd import L2GD
 from hansa.codec import piece_from_table, piece_to_table
 from hansa.contract import Algorithm
 from hansa.engines import auto, threads
@@ -43,7 +44,8 @@ def test_the_choice_follows_algorithm_and_model() -> None:
     image = (1, 28, 28)
     assert Auto().engine(workplace(Linear())) == Vectorised()
     assert Auto().engine(workplace(MLP())) == Vectorised()
-    assert Auto().engine(workplace(Linear(), Fed3R())) == Serial()
+    assert Auto().engine(workplace(Linear(), Fed3R())) == Vectorised()
+    assert Auto().engine(workplace(Linear(), L2GD(BIG.local))) == Serial()
     assert Auto().engine(workplace(LeafCNN(), shape=image)) == Processes(4)
     assert Auto().engine(workplace(LeafCNN(), shape=image, chains=3)) == Processes(3)
     assert Auto().engine(workplace(LeafCNN(), shape=image, chains=1)) == Serial()

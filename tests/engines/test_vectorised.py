@@ -13,6 +13,7 @@ from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.feddyn import FedDyn
 from hansa.algorithms.fedprox import FedProx
+from hansa.algorithms.l2gd import L2GD
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
@@ -148,9 +149,13 @@ def test_what_cannot_be_divided_is_left_to_the_serial_crew() -> None:
             return type(found)
 
     assert crew(FedAvg(LOCAL), Linear()) is VectorisedCrew
-    assert crew(Fed3R(), Linear()) is SerialCrew
+    assert crew(L2GD(LocalSGD()), Linear()) is SerialCrew
     assert crew(FedAvg(LOCAL), Linear(), Vectorised(path="serial")) is SerialCrew
-    assert_same(*(played(Fed3R(), e, orchestration=Sweep(), rounds=1) for e in (Serial(), Vectorised())), 0.0)
+
+
+def test_closed_forms_equal_serial() -> None:
+    assert path(Fed3R(), Linear()) == "pooled"
+    assert_same(*(played(Fed3R(), e, orchestration=Sweep(), rounds=1) for e in (Serial(), Vectorised())), 1e-6)
 
 
 def test_features_that_change_in_training_are_not_computed_once() -> None:
