@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import venv
 from pathlib import Path
 
@@ -43,10 +44,16 @@ def measure(python: Path, script: str, arguments: list[str]) -> dict[str, float]
     """What a script prints last; None when it fails."""
     command = [python, HERE / script, *arguments]
     around = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(command, env=around, capture_output=True, text=True, timeout=1800, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        print(f"  {script} failed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+    with tempfile.TemporaryFile("w+") as said:  # a pipe would stay open as long as any daemon the script started
+        try:
+            code = subprocess.run(command, env=around, stdout=said, stderr=said, timeout=150, check=False).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+        said.seek(0)
+        text = said.read().splitlines()
+    lines = [line for line in text if line.startswith("{")]
+    if not lines:
+        print(f"  {script} ended with {code}: {(text or ['no reason given'])[-1]}", flush=True)
         return None
     found: dict[str, float] = json.loads(lines[-1])
     return found
@@ -65,7 +72,7 @@ def compare(case: str, pythons: dict[str, Path], passes: int) -> None:
 
 
 def show(case: str, best: dict[str, dict[str, float]]) -> None:
-    print(f"\n{case}: {CASES[case][1]} clients a round")
+    print(f"\n{case}: {CASES[case][1]} clients a round", flush=True)
     for who, found in best.items():
         ratio = best["hansa"]["seconds"] / found["seconds"]
         print(f"  {who:8s} {found['seconds']:9.5f} s   hansa takes {ratio:6.3f} of it   moved {found['moved']:.5f}")

@@ -99,13 +99,15 @@ def initialisation() -> str:
         "FedAvgM": ("fedavg", {"server": {"name": "sgd", "momentum": 0.9}}),
         "SCAFFOLD": ("scaffold", {}),
     }
+    # Dividing logits by T multiplies gradients by 1/T, and what counts is W/T: the paper's rate 0.01 at T = 0.1 moves
+    # logits as a rate of 0.01/T² = 1 would without temperature; a rate of 0.001 moves them as the random head's 0.1.
+    starts = {"random": (0.1, 1.0), "Fed3R": (0.01, 0.1), "Fed3R, rate 0.001": (0.001, 0.1)}
     rows = []
     for label, (name, more) in methods.items():
-        for start in ("random", "Fed3R"):
+        for start, (lr, temperature) in starts.items():
             first = [] if start == "random" else [{"algorithm": "fed3r"}]
-            lr, temperature = (0.1, 1.0) if start == "random" else (0.01, 0.1)
             plan = cifar([*first, gradient(name, rounds, lr, temperature, **more)])
-            done = [run(f"init-{start}-{label}".lower(), plan, seed) for seed in SEEDS]
+            done = [run(f"init-{start}-{label}".lower().replace(", rate ", "-"), plan, seed) for seed in SEEDS]
             cells = [_to_target(done, target) for target in targets]
             rows.append((label, start, *cells, spread([headline(one) for one in done])))
             numbers.setdefault("initialisation", {})[f"{start} {label}"] = [headline(one) for one in done]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from hansa import wire
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation
-from hansa.engines.visit import Engine, Reply, Visit, Workplace, choice_of
+from hansa.engines.visit import Engine, Reply, Visit, Workplace
 from hansa.errors import HansaError
 from hansa.ledger import Ledger
 from hansa.metrics import Evaluation, Logits, on_clients, on_global_test
@@ -161,13 +161,3 @@ class Stage:
         """Put the server's state and the ledger into the store; the next commit makes them permanent."""
         self.store.put(f"{self.index}/server", self.server)
         self.store.put(f"{self.index}/ledger", self.ledger.tree())
-
-
-def choices(experiment: Experiment) -> list[dict[str, Any]]:
-    """How the engine will carry out the visits of each phase, for the record."""
-    found = []
-    for phase in experiment.phases:
-        chains = phase.orchestration.plan(0, list(experiment.federation.clients), experiment.seed)
-        place = Workplace(phase.algorithm, experiment.task, experiment.federation, len(chains))
-        found.append(choice_of(experiment.engine, place))
-    return found

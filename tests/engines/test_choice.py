@@ -21,7 +21,6 @@ from hansa.errors import HansaError
 from hansa.local.sgd import LocalSGD
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
-from hansa.stage import choices
 from hansa.task import Model, Task
 
 BIG = FedAvg(LocalSGD(batch_size=20))
@@ -62,11 +61,6 @@ def test_the_choice_is_on_record() -> None:
     assert choice_of(Serial(), heavy) == {"path": "serial", "threads": 4}
     assert choice_of(Serial(), workplace(Linear())) == {"path": "serial", "threads": 1}
     assert choice_of(Serial(3), workplace(Linear())) == {"path": "serial", "threads": 3}
-
-
-def test_every_phase_of_an_experiment_is_on_record() -> None:
-    stage = played(FedAvg(), Auto(), rounds=1)
-    assert choices(stage.experiment) == [{"path": "sample-space", "threads": 1, "device": "cpu"}]
 
 
 @pytest.mark.usefixtures("four_cores")

@@ -73,7 +73,7 @@ def show_summary(run: Run) -> None:
 
 def show_comparison(runs: Sequence[Run]) -> None:
     """Runs and their phases in one table; accuracies are those of the last evaluation."""
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in ("run", "phase"):
         table.add_column(title)
     for title in ("accuracy", "rounds", "up", "down", "FLOPs", "seconds"):
