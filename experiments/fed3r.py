@@ -235,9 +235,10 @@ def privacy() -> str:
     parts = [collect(task, task.params(), client.train, "float32", clip=1.0) for client in clients]
     total = RidgeStatistics.sum(parts)
 
-    def accuracy(statistics: RidgeStatistics, ridge: float) -> float:
-        model = with_head(task.params(), project_positive(statistics).solve(ridge, "none"))
-        return _accuracies(task, experiment.federation, model)[0]
+    def accuracies(statistics: RidgeStatistics) -> list[float]:
+        mended = project_positive(statistics)
+        models = [with_head(task.params(), mended.solve(ridge, "none")) for ridge in ridges]
+        return _accuracies(task, experiment.federation, *models)
 
     found: dict[str, dict[float, list[list[float]]]] = {"central": {}, "local": {}}
     for epsilon in epsilons:
@@ -248,10 +249,10 @@ def privacy() -> str:
                 rng = generator(seed, "privacy", trust)
                 noisy = total if trust == "central" else RidgeStatistics.sum(mechanism.release(p, rng) for p in parts)
                 noisy = mechanism.release(total, rng) if trust == "central" else noisy
-                rows.append([accuracy(noisy, ridge) for ridge in ridges])
+                rows.append(accuracies(noisy))
             lines[epsilon] = rows
             print(f"  {trust} ε = {epsilon}: {np.mean(rows, axis=0).round(3).tolist()}", flush=True)
-    clear = [accuracy(total, ridge) for ridge in ridges]
+    clear = accuracies(total)
     numbers["privacy"] = {"ridges": ridges, "no privacy": clear, **found}
     lines = {
         f"{trust}, λ = {ridges[1]:g}": [(e, float(np.mean([row[1] for row in rows]))) for e, rows in by.items()]

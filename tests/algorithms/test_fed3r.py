@@ -15,6 +15,7 @@ from hansa.algorithms.fed3r_ft import Fed3RFT
 from hansa.algorithms.fed3r_select import Fed3RSelect
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedncm import FedNCM
+from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.serial import Serial
@@ -200,6 +201,18 @@ def test_ft_with_still_features_is_fed3r() -> None:
     a = play_phases(clients(6), MLP((8,)), (still, Star(fraction=1.0), 3))
     b = play_phases(clients(6), MLP((8,)), (Fed3R(products="float64", wire="float64"), Sweep(), 1))
     assert torch.allclose(deployed(a)["head.weight"], deployed(b)["head.weight"], rtol=1e-4, atol=1e-6)
+
+
+def test_ft_under_wima_classifies_the_averaged_features() -> None:
+    """The workshop paper's Appendix J: features are the mean over a window, the classifier is the ridge solution."""
+    window = Wima(Fed3RFT(FedAvg(LocalSGD(lr=0.1))), window=3)
+    stage = play_phases(clients(6), MLP((8,)), (window, Star(3), 5))
+    key = "features.1.weight"
+    mean = torch.stack([stage.server[f"window.{row}.{key}"] for row in range(3)]).mean(0)
+    got = deployed(stage)
+    assert torch.allclose(got[key], mean) and not torch.allclose(mean, stage.server[f"inner.model.{key}"])
+    ridge = RidgeStatistics(*(stage.server[f"inner.ridge.{part}"] for part in ("gram", "moment", "counts")))
+    assert torch.allclose(got["head.weight"].double().T, ridge.solve(0.01, "gamma", 0.8), rtol=1e-4)
 
 
 def test_selection_finds_what_a_grid_on_held_out_data_finds() -> None:
