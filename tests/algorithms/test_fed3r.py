@@ -191,9 +191,7 @@ def test_ft_sums_hold_everyones_latest_statistics() -> None:
         assert torch.allclose(stage.server[key], leaf, rtol=1e-9, atol=1e-9)
     visited = [n for n, v in zip(stage.names, stage.ledger.tree()["visits"].tolist(), strict=True) if v]
     samples_seen = sum(len(data.clients[name].train) for name in visited)
-    assert (
-        float(stage.server["ridge.counts"].sum()) == samples_seen
-    )  # counts come once
+    assert float(stage.server["ridge.counts"].sum()) == samples_seen  # counts come once
 
 
 def test_ft_with_still_features_is_fed3r() -> None:
