@@ -101,6 +101,7 @@ class RunFolder:
             "counts": counts.tolist(),
             "input_shape": list(task.input_shape),
             "integers": task.integers,
+            "notes": list(federation.notes),
             "heterogeneity": measure(counts).summary(),
         }
         path = self.path / "data.json"

@@ -80,6 +80,13 @@ def test_split_shows_how_the_data_lies(tmp_path: Path) -> None:
     assert as_json["clients"] == 50
 
 
+def test_what_the_data_lacks_is_told(tmp_path: Path) -> None:
+    """A client too small for a test set of its own is named on stderr, by split and by run."""
+    change = ("--set", "data.test.kind=local", "--set", "data.test.min_samples=20", "--set", "phases.0.rounds=1")
+    assert "Note: " in hansa("split", "digits-fedavg", *change[:4], cwd=tmp_path).stderr
+    assert "Note: " in hansa("run", "digits-fedavg", *change, "--out", "run", cwd=tmp_path).stderr
+
+
 def test_help_names_every_command(tmp_path: Path) -> None:
     text = hansa("--help", cwd=tmp_path).stdout
     assert all(word in text for word in ("ls", "new", "validate", "run", "resume", "split", "report", "compare"))

@@ -203,6 +203,8 @@ def _run_or_plan(name: str, seed: int | None, out: Path) -> Path:
 def _finish(run: Any, as_json: bool) -> None:
     from hansa.cli.console import show_summary
 
+    for note in run.data.get("notes", ()):
+        print(f"Note: {note}", file=sys.stderr)
     if as_json:
         print(json.dumps(run.summary, indent=1))
     else:

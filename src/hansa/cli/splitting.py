@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Pat
     """Divide the data as the plan says, and show sizes, classes and divergences."""
     read = read_plan(plan, [*changes, *([] if seed is None else [f"seed={seed}"])])
     federation = build_federation(read.data.source.load(), read.data.partition, seed=read.seed, test=read.data.test)
+    for note in federation.notes:
+        print(f"Note: {note}", file=sys.stderr)
     counts = federation.label_counts()
     summary = measure(counts).summary()
     if as_json:
