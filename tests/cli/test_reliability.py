@@ -130,6 +130,7 @@ def test_a_full_disk_loses_nothing(uninterrupted: tuple[Path, tuple[object, ...]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, preexec_fn=full, check=False)
     assert done.returncode == 2, done.stderr
     assert "cannot be written" in done.stderr and "Traceback" not in done.stderr
+    assert "Continue with: hansa resume full" in done.stderr
     again = start(folder, "resume", "full")
     assert again.wait() == 0, again.stderr and again.stderr.read()
     assert result(folder / "full") == expected

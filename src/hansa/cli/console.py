@@ -35,8 +35,14 @@ def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction]]:
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
-        yield _round_watcher(bar, plan), _extraction_watcher(bar)
+    try:
+        with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
+            yield _round_watcher(bar, plan), _extraction_watcher(bar)
+    except Exception:
+        if (path / "checkpoint").exists():
+            line = f"All up to the last checkpoint is kept. Continue with: hansa resume {path}"
+            console.print(line, soft_wrap=True, highlight=False)
+        raise
 
 
 def _round_watcher(bar: Progress, plan: Plan) -> Watch:
