@@ -14,7 +14,7 @@ from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Samples
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.visit import Engine
-from hansa.loop import Record, play
+from hansa.loop import play
 from hansa.models.dense import Linear
 from hansa.orchestrate.plan import Orchestration
 from hansa.orchestrate.star import Star
@@ -22,6 +22,7 @@ from hansa.stage import Experiment, Phase, Stage
 from hansa.store import MemoryStore, Store
 from hansa.task import Model, Task
 from hansa.tree import Tree
+from journals import ListJournal
 
 WIDTH, CLASSES = 12, 4
 SIZES = (1, 3, 3, 5, 8, 9, 14, 22, 31)
@@ -58,20 +59,6 @@ def federation(sizes: Sequence[int] = SIZES, *, shared: bool = True) -> Federati
     return Federation(made.clients, made.class_names, Samples(x, y).take(np.arange(len(y))))
 
 
-class Journal:
-    """A journal in memory."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def write(self, record: Record) -> int:
-        self.records.append(record)
-        return len(self.records)
-
-    def rewind(self, length: int) -> None:
-        del self.records[length:]
-
-
 def played(
     algorithm: Algorithm,
     engine: Engine,
@@ -88,7 +75,7 @@ def played(
     phase = Phase("only", algorithm, orchestration or Star(6), rounds, temperature=temperature)
     shape = tuple(next(iter(data.clients.values())).train.x.shape[1:])
     task = Task(model or Linear(), shape, data.num_classes, len(data.clients))
-    stage = play(Experiment(task, data, (phase,), engine), store or MemoryStore(), Journal())
+    stage = play(Experiment(task, data, (phase,), engine), store or MemoryStore(), ListJournal())
     assert stage is not None
     return stage
 

@@ -32,13 +32,14 @@ from hansa.engines.serial import Serial
 from hansa.engines.visit import Engine
 from hansa.local.server import SGD, Adam, Yogi
 from hansa.local.sgd import LocalSGD
-from hansa.loop import Record, play
+from hansa.loop import play
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.plan import Orchestration
 from hansa.orchestrate.star import Star, Sweep
 from hansa.stage import Experiment, Phase, Stage
 from hansa.store import MemoryStore, Store
 from hansa.task import Model, Task
+from journals import ListJournal
 
 WIDTH, CLASSES, CLIENTS = 5, 3, 7
 LOCAL = LocalSGD(lr=0.1, epochs=2, batch_size=4)
@@ -115,24 +116,6 @@ def experiment(
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
     task = Task(model or TinyNet(), (WIDTH,), CLASSES, len(data.clients), seed)
     return Experiment(task, data, (phase,), engine or Serial(), seed)
-
-
-class ListJournal:
-    """A journal in memory."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-
-    def write(self, record: Record) -> int:
-        self.records.append(record)
-        return len(self.records)
-
-    def rewind(self, length: int) -> None:
-        del self.records[length:]
-
-    def told(self) -> list[Record]:
-        """Everything but the seconds, which no two runs share."""
-        return [{key: value for key, value in record.items() if key != "seconds"} for record in self.records]
 
 
 def outcome(made: Experiment, store: Store | None = None) -> tuple[Stage, ListJournal]:

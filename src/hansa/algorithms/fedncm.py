@@ -21,7 +21,8 @@ class FedNCM(Algorithm):
     """The nearest class mean `μ_c = Σ_{y=c} z / g_c`, from class sums and counts that add up over clients.
 
     `cosine` compares directions: `W^c = μ_c/‖μ_c‖`.  `euclidean` is the nearest mean itself, which is linear too:
-    `−½‖z−μ_c‖²` differs from `μ_cᵀz − ½‖μ_c‖²` by what all classes share.  A class nobody holds is never predicted.
+    `−½‖z−μ_c‖²` differs from `μ_cᵀz − ½‖μ_c‖²` by what all classes share, and a class nobody holds is never predicted;
+    in `cosine` its column is zero, as in Fed3R.
     """
 
     distance: Literal["cosine", "euclidean"] = "cosine"
