@@ -75,6 +75,11 @@ def _flops(model: Model, input_shape: tuple[int, ...], num_classes: int, integer
     return float(features.get_total_flops()), float(head.get_total_flops())
 
 
+def only(labels: Tensor, logits: Tensor) -> Tensor:
+    """Logits of a classifier without the other classes' columns: what is not there has probability 0 and no gradient."""
+    return logits.masked_fill(~labels, -torch.inf)
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """What is learnt.  The server's task is the common one; each client works on its own `view` of it."""
@@ -87,15 +92,23 @@ class Task:
     start: Tree = field(default_factory=dict)  # leaves that earlier phases learnt, over the seeded initial ones
     temperature: float = 1.0  # logits are divided by it
     integers: bool = False  # inputs are token ids
+    local_labels: bool = False  # OLL: to a client there are only the classes of its own training data
+    labels: Tensor | None = None  # set in a client's view under OLL: for every class, whether it is one of its own
 
     def view(self, data: ClientData, start: Tree) -> Task:
-        """The task as one client sees it: its own input shape, and the leaves it carries over from earlier phases."""
-        shape = tuple(data.x.shape[1:])
+        """The task as one client sees it: its own input shape, classes, and leaves carried over from earlier phases."""
+        shape, labels = tuple(data.x.shape[1:]), self._labels_of(data) if self.local_labels else None
         if shape == self.input_shape:
-            return replace(self, start={**self.start, **start}) if start else self
+            alike = not start and labels is None
+            return self if alike else replace(self, start={**self.start, **start}, labels=labels)
         fits = _initial(self.model, shape, self.num_classes, self.seed)  # a common leaf may belong to another width
         common = {key: leaf for key, leaf in self.start.items() if fits[key].shape == leaf.shape}
-        return replace(self, input_shape=shape, start={**common, **start})
+        return replace(self, input_shape=shape, start={**common, **start}, labels=labels)
+
+    def _labels_of(self, data: ClientData) -> Tensor:
+        there = torch.zeros(self.num_classes, dtype=torch.bool)
+        there[data.y] = True
+        return there
 
     @functools.cached_property
     def module(self) -> torch.nn.Module:
@@ -116,7 +129,8 @@ class Task:
         if module.training != training:
             module.train(training)
         logits: Tensor = functional_call(module, params, (x,))
-        return logits if self.temperature == 1.0 else logits / self.temperature
+        logits = logits if self.temperature == 1.0 else logits / self.temperature
+        return logits if self.labels is None else only(self.labels, logits)
 
     def features(self, params: Tree, x: Tensor) -> Tensor:
         """What the head sees, φ(x), flattened to one vector a sample."""
@@ -131,5 +145,8 @@ class Task:
 
     @property
     def head_flops(self) -> float:
-        """Floating-point operations of the head for one sample."""
-        return _flops(self.model, self.input_shape, self.num_classes, self.integers)[1]
+        """Floating-point operations of the head for one sample; of a linear one, only the client's own columns count."""
+        whole = _flops(self.model, self.input_shape, self.num_classes, self.integers)[1]
+        if self.labels is None or type(self.module.get_submodule("head")) is not torch.nn.Linear:
+            return whole
+        return whole * int(self.labels.sum()) / self.num_classes

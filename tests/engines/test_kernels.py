@@ -49,12 +49,17 @@ def corrections(kind: str, start: Tree, count: int) -> list[Correction]:
 
 
 def cohort(
-    model: Model, training: LocalSGD, correction: str = "none", own: bool = False, temperature: float = 1.0
+    model: Model,
+    training: LocalSGD,
+    correction: str = "none",
+    own: bool = False,
+    temperature: float = 1.0,
+    local_labels: bool = False,
 ) -> Cohort:
     """Clients in double precision; with `own` each starts from a model of its own."""
     rng = torch.Generator().manual_seed(3)
     shape = (1, 4, 4) if isinstance(model, LeafCNN) else (WIDTH,)
-    task = Task(model, shape, CLASSES, temperature=temperature)
+    task = Task(model, shape, CLASSES, temperature=temperature, local_labels=local_labels)
     start = {key: leaf.double() for key, leaf in task.params().items()}
     moving = training.moving(start)
     jobs = []
@@ -62,7 +67,8 @@ def cohort(
         x = torch.randn(size, *shape, generator=rng, dtype=torch.float64)
         y = torch.randint(0, CLASSES, (size,), generator=rng)
         leaves = {**start, **like(moving, rng)} if own else start
-        jobs.append(Job(Problem(task, leaves, corrected), ClientData(x, y), seed=k))
+        data = ClientData(x, y)
+        jobs.append(Job(Problem(task.view(data, {}), leaves, corrected), data, seed=k))
     return Cohort.of(jobs)
 
 
@@ -112,6 +118,19 @@ def test_stacked_equals_alone(training: LocalSGD, correction: str) -> None:
     check(stacked, training, made)
 
 
+@pytest.mark.parametrize("name", ["plain", "batches", "both"])
+@pytest.mark.parametrize(("kernel", "model"), [(sample_space, Linear()), (stacked, MLP((6,)))], ids=["linear", "mlp"])
+def test_only_local_labels(kernel: object, model: Model, name: str) -> None:
+    """Clients with all classes and with few: some of these hold one sample, so one class."""
+    made = cohort(model, TRAININGS[name], "everything", own=True, temperature=0.5, local_labels=True)
+    assert len({int(job.data.y.unique().numel()) for job in made.jobs}) > 2
+    check(kernel, TRAININGS[name], made)
+    labelled = dense_tree(kernel.train(TRAININGS[name], made, CPU)[2].params)  # type: ignore[attr-defined]
+    everywhere = cohort(model, TRAININGS[name], "everything", own=True, temperature=0.5)
+    unlabelled = dense_tree(kernel.train(TRAININGS[name], everywhere, CPU)[2].params)  # type: ignore[attr-defined]
+    assert not torch.allclose(labelled["head.weight"], unlabelled["head.weight"])
+
+
 @pytest.mark.parametrize("train", ["features", "head", "all"])
 @pytest.mark.parametrize("own", [True, False])
 def test_stacked_trains_the_same_part(train: str, own: bool) -> None:
@@ -133,7 +152,7 @@ def test_the_fast_paths_know_every_setting_of_local_training() -> None:
     assert names(Correction) == {"strength", "anchor", "shift"}
     assert names(Problem) == {"task", "start", "correction"}
     known = {"model", "input_shape", "num_classes", "population", "seed", "start", "temperature", "integers"}
-    assert names(Task) == known
+    assert names(Task) == known | {"local_labels", "labels"}
 
 
 def test_what_does_not_fit_is_left_alone() -> None:

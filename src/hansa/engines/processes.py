@@ -121,6 +121,7 @@ def describe(task: Task) -> dict[str, Any]:
         "seed": task.seed,
         "temperature": task.temperature,
         "integers": task.integers,
+        "local_labels": task.local_labels,
     }
 
 

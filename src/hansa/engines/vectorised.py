@@ -106,7 +106,7 @@ class VectorisedCrew:
 
     engine: Vectorised
     workplace: Workplace
-    _paths: dict[int, tuple[Task, str]] = field(default_factory=dict)
+    _paths: dict[torch.nn.Module, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         algorithm, task = self.workplace.algorithm, self.workplace.task
@@ -199,11 +199,10 @@ class VectorisedCrew:
             return None
 
     def path_for(self, task: Task) -> str:
-        """How clients with this view of the task can train; asked once for every view."""
-        known = self._paths.get(id(task))
-        if known is None:
-            known = self._paths[id(task)] = (task, self._find(task))
-        return known[1]
+        """How clients with this view of the task can train; asked once for every network, which views share."""
+        if task.module not in self._paths:
+            self._paths[task.module] = self._find(task)
+        return self._paths[task.module]
 
     def _find(self, task: Task) -> str:
         wanted = self.engine.path

@@ -28,6 +28,7 @@ def read_task(head: dict[str, Any], start: Tree) -> Task:
         start=start,
         temperature=head["temperature"],
         integers=head["integers"],
+        local_labels=head["local_labels"],
     )
 
 

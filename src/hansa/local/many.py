@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -121,6 +121,12 @@ def same_leaf(jobs: Sequence[Job], leaf: Callable[[Job], Tensor]) -> bool:
     """Whether all clients hold the very same tensor."""
     first = leaf(jobs[0])
     return all(leaf(job) is first for job in jobs)
+
+
+def labels_of(jobs: Sequence[Job], device: torch.device) -> Tensor | None:
+    """The clients' own classes (clients × classes); None where all classes are everyone's."""
+    labels = [job.problem.task.labels for job in jobs]
+    return None if labels[0] is None else torch.stack(cast(list[Tensor], labels)).to(device)
 
 
 class Flops:

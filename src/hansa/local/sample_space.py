@@ -18,9 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from hansa.local.blend import Blend, Move
-from hansa.local.many import Cohort, Flops, Job, Padded, batches_of, bundles, orders, plain, same_leaf, trained
+from hansa.local.many import (
+    Cohort,
+    Flops,
+    Job,
+    Padded,
+    batches_of,
+    bundles,
+    labels_of,
+    orders,
+    plain,
+    same_leaf,
+    trained,
+)
 from hansa.local.sgd import LocalSGD, Trained
-from hansa.task import Task
+from hansa.task import Task, only
 from hansa.tree import Tree
 
 Place = slice | tuple[Tensor, Tensor]
@@ -57,7 +69,7 @@ def alike(job: Job) -> object:
     """Clients for which this is equal train in one go."""
     task, correction = job.problem.task, job.problem.correction
     pulled = correction.strength if WEIGHT in correction.anchor else 0.0
-    return id(task.module), task.temperature, pulled, WEIGHT in correction.shift
+    return id(task.module), task.temperature, task.labels is None, pulled, WEIGHT in correction.shift
 
 
 def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trained]:
@@ -133,6 +145,7 @@ class Heads:
         self.x, self.y = self._features(), cohort.y.to(device)
         first = cohort.jobs[0].problem
         self.temperature, self.biased = first.task.temperature, BIAS in first.start
+        self.labels = labels_of(cohort.jobs, device)
         self.pull = first.correction.strength if WEIGHT in first.correction.anchor else 0.0
         self.base = {"start": self._logits(lambda job: job.problem.start)}
         if self.pull:
@@ -174,7 +187,7 @@ class Heads:
     def run(self, bundle: Sequence[int], batches: int) -> Mapping[str, float]:
         """Train clients that take the same number of steps; returns α − 1, β and γ."""
         pad = Padded.of(self.sizes, bundle, self.device, spare=batches > 1)
-        steps = _Steps(self, pad)
+        steps = _Steps(self, pad, None if self.labels is None else self.labels[list(bundle), None])
         if batches == 1:
             for _ in range(self.training.epochs):
                 steps.whole()
@@ -189,8 +202,8 @@ class Heads:
 class _Steps:
     """Steps on D for some clients side by side (clients × samples × classes)."""
 
-    def __init__(self, heads: Heads, pad: Padded):
-        self.heads, self.there = heads, pad.there
+    def __init__(self, heads: Heads, pad: Padded, labels: Tensor | None):
+        self.heads, self.there, self.labels = heads, pad.there, labels
         self.base = {name: logits[pad.rows] for name, logits in heads.base.items()}
         x = heads.x[pad.rows]
         self.gram = x @ x.transpose(1, 2)
@@ -224,7 +237,8 @@ class _Steps:
     def _step(self, place: Place, logits: Tensor, share: Tensor) -> None:
         """The gradient of the mean cross-entropy in closed form: softmax minus target, sample by sample."""
         temperature = self.heads.temperature
-        likely = (logits if temperature == 1.0 else logits.div_(temperature)).softmax(2)
+        logits = logits if temperature == 1.0 else logits.div_(temperature)
+        likely = (logits if self.labels is None else only(self.labels, logits)).softmax(2)
         slope = likely.sub_(self.hot[place]).mul_(share)
         self._decay()
         lr = self.heads.training.lr

@@ -14,9 +14,21 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from hansa.local.blend import Blend, Move
-from hansa.local.many import Cohort, Flops, Job, Padded, batches_of, bundles, orders, plain, same_leaf, trained
+from hansa.local.many import (
+    Cohort,
+    Flops,
+    Job,
+    Padded,
+    batches_of,
+    bundles,
+    labels_of,
+    orders,
+    plain,
+    same_leaf,
+    trained,
+)
 from hansa.local.sgd import LocalSGD, Trained
-from hansa.task import Task
+from hansa.task import Task, only
 from hansa.tree import Tree
 
 BUNDLE_FLOPS = 1e8  # what the fixed cost of a bundle of clients would buy
@@ -40,7 +52,7 @@ def alike(job: Job) -> object:
     """Clients for which this is equal train in one go."""
     task, correction = job.problem.task, job.problem.correction
     corrected = frozenset(correction.anchor), frozenset(correction.shift)
-    return id(task.module), task.temperature, correction.strength, corrected
+    return id(task.module), task.temperature, task.labels is None, correction.strength, corrected
 
 
 def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trained]:
@@ -87,6 +99,7 @@ class _Stack:
         self.training, self.device = training, device
         self.jobs = [cohort.jobs[place] for place in bundle]
         self.task, correction = self.jobs[0].problem.task, self.jobs[0].problem.correction
+        self.labels = labels_of(self.jobs, device)
         start = self.jobs[0].problem.start
         self.moving = [key for key in start if training.trains(key)]
         self.start = {key: self._stack(lambda job, key=key: job.problem.start[key]) for key in start}  # type: ignore[misc]
@@ -151,7 +164,8 @@ class _Stack:
             logits: Tensor = functional_call(module, {**shared, **params}, (samples,))
             return logits
 
-        return vmap(one)(each, x) / self.task.temperature
+        logits = vmap(one)(each, x) / self.task.temperature
+        return logits if self.labels is None else only(self.labels[:count, None], logits)
 
     @torch.no_grad()
     def _move(self, count: int, gradients: Mapping[str, Tensor | None]) -> None:
