@@ -15,13 +15,17 @@ from hansa.codec import piece_to_table, to_table
 from hansa.data.dataset import Dataset
 from hansa.data.federation import Federation
 from hansa.engines.visit import Workplace, choice_of
+from hansa.errors import HansaError
 from hansa.folder import RunFolder, Watcher
 from hansa.loop import Record, play
 from hansa.plan.assemble import Assembled, Progress, assemble
 from hansa.plan.files import read_plan, write_plan
 from hansa.plan.schema import Plan
 from hansa.results import Run
+from hansa.stage import Experiment
+from hansa.store import Store, fingerprint
 from hansa.tracking import Tracking
+from hansa.tree import equal
 
 Data = Dataset | Federation | None
 
@@ -83,6 +87,7 @@ def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Seque
     with ExitStack() as stack:
         store = folder.open_store()
         stack.callback(store.close)
+        _check_origin(experiment, store)
         trackers = [stack.enter_context(_tracking(plan, tracking, folder)) for tracking in plan.track]
         folder.watchers = [*watchers, *trackers]
         stop = stack.enter_context(_graceful_stop())
@@ -93,6 +98,17 @@ def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Seque
         folder.export(store, experiment.federation, experiment.phases)
         folder.summarise("finished" if last else "interrupted", plan.name, plan.seed, assembled.features)
     return Run.open(folder.path)
+
+
+def _check_origin(experiment: Experiment, store: Store) -> None:
+    """A run that continues another must find it, when resumed, as it was."""
+    if experiment.origin is None:
+        return
+    mark, known = {"mark": fingerprint(experiment.origin.server)}, store.get("origin")
+    if known is None:
+        store.put("origin", mark)
+    elif not equal(known, mark):
+        raise HansaError("The run that this one continues has changed since it began, so it cannot be resumed.")
 
 
 @contextmanager

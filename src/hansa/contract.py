@@ -52,6 +52,11 @@ class Algorithm(ABC):
         """Whether the upload of several clients' samples together is the sum of their uploads."""
         return False
 
+    @property
+    def local_labels(self) -> bool:
+        """Whether from this phase on a client knows only the classes of its own training data."""
+        return False
+
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """What `encode` would give for a client, in shapes and types alone; asked of additive algorithms only."""
         return {}
@@ -86,6 +91,10 @@ class Algorithm(ABC):
     @abstractmethod
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:
         """The parameters a client deploys; with an empty `state` the global model."""
+
+    def deploy(self, task: Task, server: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        """The same for a client that has its data at hand, which some algorithms adapt the model to first."""
+        return self.model(task, server, state)
 
     def logits(self, task: Task, model: Tree, x: Tensor) -> Tensor:
         """What the deployed model says of some inputs."""

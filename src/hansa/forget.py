@@ -6,6 +6,7 @@ No training and no contact with anyone: closed forms keep sums, and a client's p
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from hansa.engines.visit import perform
 from hansa.errors import HansaError, require
 from hansa.folder import RunFolder, write_whole
 from hansa.payload import Update
-from hansa.plan.assemble import assemble, phases_of
+from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
+from hansa.plan.origin import origin_of
+from hansa.plan.phases import phases_of
 from hansa.results import Run
-from hansa.stage import Experiment, Stage
+from hansa.stage import Experiment, Stage, recall
 from hansa.store import Store, fingerprint
 from hansa.task import Task
 from hansa.tree import Tree
@@ -62,11 +65,9 @@ def last_stage(run: Run, store: Store) -> Stage:
     shape, population = tuple(run.data["input_shape"]), len(run.data["clients"])
     task = Task(plan.model, shape, len(names), population, plan.seed, integers=run.data["integers"])
     experiment = Experiment(task, Federation({}, names), phases_of(plan), Serial(), plan.seed)
-    stage: Stage | None = None
-    for index in range(len(experiment.phases)):
-        stage = Stage(experiment, index, store, stage)
-    assert stage is not None
-    return stage
+    if plan.start is not None:
+        experiment = replace(experiment, origin=origin_of(plan.start, experiment))
+    return recall(experiment, store, len(experiment.phases) - 1)
 
 
 def _forget(stage: Stage, store: Store, client: str, upload: Path | None) -> dict[str, Any]:
@@ -135,10 +136,7 @@ def recreate_upload(path: str | Path, client: str, out: str | Path) -> Path:
     folder = RunFolder(run.path)
     store = folder.open_store()
     try:
-        stage: Stage | None = None
-        for index in range(len(experiment.phases)):
-            stage = Stage(experiment, index, store, stage)
-        assert stage is not None
+        stage = recall(experiment, store, len(experiment.phases) - 1)
         down = stage.algorithm.broadcast(stage.algorithm.server_init(stage.task, {}))
         data = experiment.federation.clients[client].train
         reply = perform(stage.algorithm, stage.task, data, stage.visit(client), down)

@@ -34,7 +34,7 @@ def play(
     """Play all phases from the store's last commit on; the last stage, or None when `stop` asked to leave before."""
     progress = store.progress() or {"phase": 0, "round": 0, "journal": 0}
     journal.rewind(progress["journal"])
-    stage: Stage | None = None
+    stage = experiment.origin
     for index, phase in enumerate(experiment.phases):
         stage = Stage(experiment, index, store, stage)
         first = phase.rounds if index < progress["phase"] else progress["round"] if index == progress["phase"] else 0
@@ -46,9 +46,10 @@ def play(
 def _play_phase(stage: Stage, first: int, journal: Journal, stop: Callable[[], bool]) -> bool:
     """The rounds of one phase."""
     rounds, committed = stage.phase.rounds, time.monotonic()
+    before = {"before": stage.evaluate_start().metrics} if first == 0 else {}
     with stage.experiment.engine.open(stage.workplace) as crew:
         for stage.round in range(first, rounds):
-            length = journal.write(play_round(stage, crew))
+            length = journal.write(play_round(stage, crew) | (before if stage.round == 0 else {}))
             last, leave = stage.round + 1 == rounds, stop()
             if last or leave or time.monotonic() - committed > COMMIT_SECONDS:
                 stage.save()

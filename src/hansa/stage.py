@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,7 +14,7 @@ from hansa.errors import HansaError
 from hansa.ledger import Ledger
 from hansa.metrics import Evaluation, Logits, on_clients, on_global_test
 from hansa.orchestrate.plan import Orchestration
-from hansa.seeds import seed_for
+from hansa.seeds import generator, seed_for
 from hansa.store import Store, fingerprint
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, equal, pick
@@ -35,6 +35,8 @@ class Phase:
     temperature: float = 1.0
     remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
     minimum: float = 0.5  # share of a round's clients without which the run stops
+    deadline: float | None = None  # seconds a visit may take
+    outside: bool = False  # whether clients' models are also judged on classes that are not their own
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,16 @@ class Experiment:
     phases: tuple[Phase, ...]
     engine: Engine
     seed: int = 0
+    origin: Stage | None = None  # a phase of another run, which the first phase follows
+
+
+def recall(experiment: Experiment, store: Store, index: int) -> Stage:
+    """The stage of a phase that has been played, as the store remembers it."""
+    stage = experiment.origin
+    for place in range(index + 1):
+        stage = Stage(experiment, place, store, stage)
+    assert stage is not None
+    return stage
 
 
 class Stage:
@@ -54,10 +66,16 @@ class Stage:
     def __init__(self, experiment: Experiment, index: int, store: Store, previous: Stage | None):
         self.experiment, self.index, self.store, self.previous = experiment, index, store, previous
         self.phase = experiment.phases[index]
+        self.place: int = previous.place + 1 if previous else 0  # among all phases, also those of a run continued here
         self.algorithm, self.federation = self.phase.algorithm, experiment.federation
         self.names = list(self.federation.clients)
         prior = previous.algorithm.carry(previous.task, previous.server) if previous else {}
-        self.task: Task = replace(experiment.task, start=pick("model", prior), temperature=self.phase.temperature)
+        self.task: Task = replace(
+            experiment.task,
+            start=pick("model", prior),
+            temperature=self.phase.temperature,
+            local_labels=self.algorithm.local_labels or (previous is not None and previous.task.local_labels),
+        )
         self.server: Tree = store.get(f"{index}/server") or self.algorithm.server_init(self.task, prior)
         self.ledger = Ledger(self.names, store.get(f"{index}/ledger"))
         self.setup_bytes = self._setup_bytes()
@@ -66,9 +84,11 @@ class Stage:
 
     def _setup_bytes(self) -> int:
         """What a client must be told once before it can take part: learnt leaves that are not broadcast every round."""
-        initial, told = self.experiment.task.params(), pick("model", self.algorithm.broadcast(self.server))
+        everyone_was_told = self.previous is not None and self.previous.algorithm.one_shot
+        known = (self.previous if everyone_was_told and self.previous else self.experiment).task.params()
+        told = pick("model", self.algorithm.broadcast(self.server))
         missing = {key: leaf for key, leaf in self.task.start.items() if key not in told}
-        news = {key: leaf for key, leaf in missing.items() if not equal({"": leaf}, {"": initial[key]})}
+        news = {key: leaf for key, leaf in missing.items() if not equal({"": leaf}, {"": known[key]})}
         return wire.size(news) if news else 0
 
     @property
@@ -76,13 +96,15 @@ class Stage:
         """What engines need to know of the phase."""
         chains = self.phase.orchestration.plan(0, self.names, self.sampling_seed)
         before = self.previous
-        alike = self.phase.remember == "nothing" and not (before and before.algorithm.personal)
+        own = self.task.local_labels or (before is not None and before.algorithm.personal)
+        alike = self.phase.remember == "nothing" and not own
         return Workplace(self.algorithm, self.task, self.federation, len(chains), alike)
 
     def start(self, client: str) -> Tree:
         """The leaves a client carries over: its own model, where the phase before personalised it."""
         before = self.previous
-        return before.deployed(client) if before and before.algorithm.personal else {}
+        own = before.deployed(client) if before and before.algorithm.personal else {}
+        return {key: leaf for key, leaf in own.items() if leaf is not self.task.start.get(key)}
 
     def view(self, client: str, data: ClientData) -> Task:
         """The task as the client sees it."""
@@ -93,13 +115,13 @@ class Stage:
         data = self.federation.clients[client].train
         task = self.view(client, data)
         state = self.store.get(f"{self.index}/client", client)
-        return self.algorithm.model(
-            task, self.server, self.algorithm.client_init(task, data) if state is None else state
-        )
+        state = self.algorithm.client_init(task, data) if state is None else state
+        rng = generator(self.experiment.seed, "deploy", self.place, client)
+        return self.algorithm.deploy(task, self.server, state, data, rng)
 
     def visit(self, client: str) -> Visit:
         """What the client has of its own (the engine's desk)."""
-        seed = seed_for(self.experiment.seed, "visit", self.index, self.round, client)
+        seed = seed_for(self.experiment.seed, "visit", self.place, self.round, client)
         return Visit(client, self.store.get(f"{self.index}/client", client), self.start(client), seed)
 
     def take(self, reply: Reply) -> None:
@@ -126,36 +148,49 @@ class Stage:
 
     def evaluate(self) -> Evaluation:
         """Judge what the clients deploy now."""
+        if self.algorithm.personal:
+            return self._judge(self._own_logits)
+        everyone = self._global_logits()
+        return self._judge(lambda _: everyone, everyone)
+
+    def evaluate_start(self) -> Evaluation:
+        """Judge what the phase begins with: what the phase before left behind, or the untrained model."""
+        if self.previous:
+            return self.previous.evaluate()
+        return self._judge(self._untrained, None if self.algorithm.personal else self._untrained(self.names[0]))
+
+    def _judge(self, own: Callable[[str], Logits], everyone: Logits | None = None) -> Evaluation:
+        clients, classes = self.federation.clients, self.federation.num_classes
         tested = Evaluation({})
-        if any(client.test is not None for client in self.federation.clients.values()):
-            tested = on_clients(self._client_tests(), self.federation.num_classes)
-        if self.federation.test is None or self.algorithm.personal:
+        if any(client.test is not None for client in clients.values()):
+            rows = ((row, name, client.test) for row, (name, client) in enumerate(clients.items()))
+            tested = on_clients(((row, test, own(name)) for row, name, test in rows if test is not None), classes)
+        if self.federation.test is None or everyone is None:
             return tested
-        everyone = on_global_test(self._global_logits(), self.federation.test, self.federation.num_classes)
-        return Evaluation({**everyone, **tested.metrics}, tested.scores)
+        return Evaluation({**on_global_test(everyone, self.federation.test, classes), **tested.metrics}, tested.scores)
 
     def _global_logits(self) -> Logits:
         model = self.algorithm.model(self.task, self.server, {})
         return lambda x: self.algorithm.logits(self.task, model, x)
-
-    def _client_tests(self) -> Iterator[tuple[int, ClientData, Logits]]:
-        common = None if self.algorithm.personal else self._global_logits()
-        for row, (name, client) in enumerate(self.federation.clients.items()):
-            test = client.test
-            if test is not None:
-                yield row, test, common or self._own_logits(name)
 
     def _own_logits(self, client: str) -> Logits:
         task = self.view(client, self.federation.clients[client].train)
         model = self.deployed(client)
         return lambda x: self.algorithm.logits(task, model, x)
 
+    def _untrained(self, client: str) -> Logits:
+        task = self.view(client, self.federation.clients[client].train)
+        model = task.params()
+        return lambda x: task.forward(model, x)
+
     @property
     def sampling_seed(self) -> int:
         """The same for the first star of every plan, whatever came before: every method sees the same clients."""
-        kind = type(self.phase.orchestration)
-        earlier = sum(type(phase.orchestration) is kind for phase in self.experiment.phases[: self.index])
-        return seed_for(self.experiment.seed, "orchestrate", earlier)
+        return seed_for(self.experiment.seed, "orchestrate", self._earlier(type(self.phase.orchestration)))
+
+    def _earlier(self, kind: type) -> int:
+        before = self.previous
+        return 0 if before is None else before._earlier(kind) + (type(before.phase.orchestration) is kind)
 
     def save(self) -> None:
         """Put the server's state and the ledger into the store; the next commit makes them permanent."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hansa import wire
-from hansa.errors import HansaError
+from hansa.errors import HansaError, require
 from hansa.tree import Tree
 
 Progress = dict[str, Any]
@@ -31,6 +31,11 @@ def fingerprint(tree: Tree) -> Tensor:
     """What tells one tree from another, as a tensor."""
     mark = hashlib.blake2b(wire.pack(tree), digest_size=16).digest()
     return torch.frombuffer(bytearray(mark), dtype=torch.uint8)
+
+
+def checkpoint_of(run: Path) -> Path:
+    """Where a run folder keeps its store."""
+    return run / "checkpoint" / "state.sqlite"
 
 
 class Store(Protocol):
@@ -96,8 +101,12 @@ class MemoryStore:
 class DiskStore:
     """A store in one SQLite file: transactions make a commit atomic, and no tree is held in memory."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, read_only: bool = False):
         self.path = path
+        if read_only:
+            require(path.is_file(), f"There is no checkpoint '{path}': the run has not got far enough to leave one.")
+            self._database = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._database = sqlite3.connect(path, isolation_level=None, timeout=1.0)

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.utils.flop_counter import FlopCounterMode
 
+from hansa.flops import FlopCount
 from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
 
@@ -68,15 +68,15 @@ def _flops(model: Model, input_shape: tuple[int, ...], num_classes: int, integer
     module = _skeleton(model, input_shape, num_classes).eval()
     x = torch.zeros((1, *input_shape), dtype=torch.long if integers else torch.float32)
     with torch.no_grad():
-        with FlopCounterMode(display=False) as features:
+        with FlopCount() as features:
             z = module.get_submodule("features")(x)
-        with FlopCounterMode(display=False) as head:
+        with FlopCount() as head:
             module.get_submodule("head")(z)
-    return float(features.get_total_flops()), float(head.get_total_flops())
+    return float(features.total), float(head.total)
 
 
 def only(labels: Tensor, logits: Tensor) -> Tensor:
-    """Logits of a classifier without the other classes' columns: what is not there has probability 0 and no gradient."""
+    """Logits of a classifier without the other classes' columns: probability 0, and no gradient."""
     return logits.masked_fill(~labels, -torch.inf)
 
 
@@ -145,7 +145,7 @@ class Task:
 
     @property
     def head_flops(self) -> float:
-        """Floating-point operations of the head for one sample; of a linear one, only the client's own columns count."""
+        """Floating-point operations of the head for one sample; a linear one has only the client's own columns."""
         whole = _flops(self.model, self.input_shape, self.num_classes, self.integers)[1]
         if self.labels is None or type(self.module.get_submodule("head")) is not torch.nn.Linear:
             return whole

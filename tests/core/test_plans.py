@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from hansa.algorithms.fedavg import FedAvg
-from hansa.codec import json_schema
 from hansa.errors import HansaError, Problems
 from hansa.local.server import Adam
 from hansa.models.dense import Linear
-from hansa.plan.files import plan_from_table, read_plan, shipped, write_plan
+from hansa.plan.files import plan_from_table, plan_schema, read_plan, shipped, write_plan
 from hansa.plan.schema import Plan
 
 GOOD = """
@@ -129,7 +128,7 @@ def test_a_piece_of_your_own_needs_no_registration(tmp_path: Path, monkeypatch: 
 def test_the_schema_accepts_the_shipped_plans() -> None:
     from jsonschema import Draft202012Validator
 
-    validator = Draft202012Validator(json.loads(json.dumps(json_schema(Plan))))
+    validator = Draft202012Validator(json.loads(json.dumps(plan_schema())))
     for name, text in shipped().items():
         assert not list(validator.iter_errors(tomllib.loads(text))), name
     assert list(validator.iter_errors({**tomllib.loads(GOOD), "sed": 1}))

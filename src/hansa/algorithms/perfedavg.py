@@ -26,9 +26,8 @@ class PerFedAvg(Composed):
 
     A local step draws batches D, D′, D″, adapts `w̃ = w − α·∇f(w; D)`, takes `g = ∇f(w̃; D′)` and moves by
     `w ← w − η·(I − α·∇²f(w; D″))·g`.  First order (`fo`) drops the Hessian; Hessian-free (`hf`) takes
-    `∇²f(w)·g ≈ (∇f(w + δg) − ∇f(w − δg)) / 2δ` (eq. 9).  η is `local.lr`.  A client deploys the last model it received
-    after one step α over all its data; one never visited has not adapted and deploys the current global model.
-    α = 0 is FedAvg on D′.
+    `∇²f(w)·g ≈ (∇f(w + δg) − ∇f(w − δg)) / 2δ` (eq. 9).  η is `local.lr`.  A client, visited or not, deploys the
+    current global model after one step α over all its data, which the ledger does not count.  α = 0 is FedAvg on D′.
     """
 
     local: LocalSGD = LocalSGD()
@@ -55,18 +54,16 @@ class PerFedAvg(Composed):
     def client_step(
         self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
     ) -> tuple[Update, Tree]:
-        """Meta-gradient steps for the server; one adapting step for the client itself."""
+        """Meta-gradient steps."""
         start = task.params() | pick("model", down)
         params = copy(start)
         for _ in range(self.local.epochs):
             for inner, outer, curve in self._batches(data, rng):
                 params = self._step(task, params, inner, outer, curve)
         moved = subtract(self.local.moving(params), self.local.moving(start))
-        adapted = self._adapt(start, full_gradient(self.local, task, start, data))
-        passes = 1 + self.local.epochs * (2 if self.order == "fo" else 4)
+        passes = self.local.epochs * (2 if self.order == "fo" else 4)
         flops = passes * len(data) * self.local.flops(task)
-        up = Update(nest("model", scale(moved, len(data))), len(data), flops=flops)
-        return up, nest("own", self.local.moving(adapted))
+        return Update(nest("model", scale(moved, len(data))), len(data), flops=flops), state
 
     def _batches(self, data: ClientData, rng: torch.Generator) -> Iterator[tuple[ClientData, ...]]:
         """Three orders of the same epoch, so that small clients need no more data than for SGD."""
@@ -90,6 +87,7 @@ class PerFedAvg(Composed):
         back = gradient(self.local, task, copy(params) | subtract(here, ahead), batch)
         return scale(subtract(up, back), 1 / (2 * self.delta))
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
-        """The adapted model; without one the global model."""
-        return self.composed.model(task, server, {}) | pick("own", state)
+    def deploy(self, task: Task, server: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        """The global model after the step it was trained for."""
+        start = self.model(task, server, state)
+        return self._adapt(start, full_gradient(self.local, task, start, data))

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+import torch
+
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
 from hansa.local.kept import kept_leaves
@@ -87,6 +89,11 @@ class Personal(TrainsLocally):
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:
         """Shared leaves from the server, personal ones from the client."""
         return self.inner.model(task, server, {}) | pick("own", state)
+
+    def deploy(self, task: Task, server: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        """What the wrapped algorithm deploys with the personal leaves in their place."""
+        own = replace(task, start=task.start | pick("own", state))
+        return self.inner.deploy(own, server, {}, data, rng)
 
 
 def _leaf(key: str, names: Tree) -> str:

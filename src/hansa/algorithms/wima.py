@@ -14,7 +14,7 @@ from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.payload import Update
 from hansa.pieces import Piece
-from hansa.task import Task
+from hansa.task import ClientData, Task
 from hansa.tree import Tree, add, nest, pick, scale
 
 
@@ -63,11 +63,18 @@ class Wima(Composed):
         return nest("inner", stepped) | window | nest(row, newest) | {"taken": torch.tensor(taken + 1)}
 
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+        """What the wrapped algorithm would make of the mean model."""
+        return self.inner.model(task, self._averaged(server), state)
+
+    def deploy(self, task: Task, server: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
         """What the wrapped algorithm would deploy with the mean model."""
+        return self.inner.deploy(task, self._averaged(server), state, data, rng)
+
+    def _averaged(self, server: Tree) -> Tree:
         averaged = pick("inner", server)
         if taken := int(server["taken"]):
             blocks = min(-(-taken // self.block), self.window // self.block)
             models = (blocks - 1) * self.block + (taken - 1) % self.block + 1
             total = functools.reduce(add, (pick(f"window.{row}", server) for row in range(blocks)))
             averaged = averaged | nest("model", scale(total, 1 / models))
-        return self.inner.model(task, averaged, state)
+        return averaged

@@ -10,7 +10,8 @@ from hansa.data.dataset import Array, Dataset
 from hansa.data.federation import Federation, build_federation
 from hansa.errors import HansaError, require
 from hansa.features.extract import Extracted, extract_features
-from hansa.pieces import name_of
+from hansa.plan.origin import origin_of
+from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
 from hansa.seeds import numpy_generator
 from hansa.stage import Experiment, Phase
@@ -32,8 +33,11 @@ def assemble(plan: Plan, data: Dataset | Federation | None = None, progress: Pro
     extraction = Extraction(plan, progress)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     experiment = Experiment(task_for(plan, federation), federation, phases_of(plan), plan.engine, plan.seed)
+    if plan.start is not None:
+        experiment = replace(experiment, origin=origin_of(plan.start, experiment))
     for phase in experiment.phases:
         check(phase, federation)
+        phase.algorithm.server_init(experiment.task, {})  # what it refuses is told before anything is written
     return Assembled(experiment, extraction.summary())
 
 
@@ -76,17 +80,6 @@ def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
     prepare = extraction.shifted_features if plan.data.shift else None
     data = data if plan.data.shift else extraction.features(data)
     return build_federation(data, plan.data.partition, seed=plan.seed, test=plan.data.test, prepare=prepare)
-
-
-def phases_of(plan: Plan) -> tuple[Phase, ...]:
-    """The phases, with names that tell them apart."""
-    phases: list[Phase] = []
-    for planned in plan.phases:
-        name = name_of("algorithm", planned.algorithm).rpartition(":")[2].lower()
-        phase = planned.phase(name)
-        twins = sum(other.name.partition("-")[0] == phase.name for other in phases)
-        phases.append(replace(phase, name=f"{phase.name}-{twins + 1}") if twins and not planned.name else phase)
-    return tuple(phases)
 
 
 def task_for(plan: Plan, federation: Federation) -> Task:

@@ -10,9 +10,11 @@ from typing import Any
 
 import tomli_w
 
-from hansa.codec import from_table, to_table
+from hansa.codec import from_table, json_schema, to_table
 from hansa.errors import HansaError, Problems, did_you_mean
+from hansa.plan.rates import with_default_rates
 from hansa.plan.schema import FORMAT, Plan
+from hansa.plan.shorthand import expand
 
 SHIPPED = resources.files("hansa") / "plans"
 
@@ -30,8 +32,10 @@ def read_plan(source: str | Path, changes: Iterable[str] = ()) -> Plan:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise HansaError(f"The plan '{source}' is not valid TOML: {error}.") from error
+    expand(table)
     for change in changes:
         apply_change(table, change)
+        expand(table)
     return plan_from_table(table, str(source), folder)
 
 
@@ -42,12 +46,22 @@ def plan_from_table(table: dict[str, Any], source: str, folder: Path) -> Plan:
         raise HansaError(
             f"The plan '{source}' has format {version}, newer than {FORMAT}: please update hansa to read it."
         )
+    expand(table)
     _anchor(table, folder)
     try:
         plan: Plan = from_table(Plan, table)
     except Problems as error:
         raise Problems(f"{source}: {problem}" for problem in error.problems) from error
-    return plan
+    return with_default_rates(plan, table["phases"])
+
+
+def plan_schema() -> dict[str, Any]:
+    """A JSON schema of plan files, for editors."""
+    schema = json_schema(Plan)
+    phases = schema["properties"]["phases"]
+    notation = {"type": "string", "description": "Phases in the papers' notation: OLL(Fed3R + FedAvg) + FP(head)."}
+    schema["properties"]["phases"] = {"anyOf": [phases, notation]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _text(source: str | Path) -> tuple[str, Path]:
@@ -72,6 +86,12 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
                 source[key] = str(folder / Path(source[key]).expanduser())
             elif isinstance(source.get(key), list):
                 source[key] = [str(folder / Path(path).expanduser()) for path in source[key]]
+    if isinstance(start := table.get("start"), dict) and isinstance(start.get("run"), str):
+        start["run"] = str(folder / Path(start["run"]).expanduser())
+    for phase in table["phases"] if isinstance(table.get("phases"), list) else ():
+        algorithm = phase.get("algorithm") if isinstance(phase, dict) else None
+        if isinstance(algorithm, dict) and algorithm.get("name") == "checkpoint" and "path" in algorithm:
+            algorithm["path"] = str(folder / Path(str(algorithm["path"])).expanduser())
     if isinstance(features, dict) and isinstance(features.get("path"), str) and (folder / features["path"]).exists():
         features["path"] = str(folder / features["path"])  # otherwise a hub id or an import path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from hansa.algorithms.oll import OLL
 from hansa.contract import Algorithm
 from hansa.data.dataset import Partition, Source
 from hansa.data.shifts import Shift
@@ -47,6 +48,9 @@ class PhasePlan:
     temperature: float = 1.0
     remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
     minimum: float = 0.5
+    deadline: float | None = None
+    outside: bool = False
+    oll: bool = False
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"The 'rounds' of a phase must be a whole number ≥ 1. Got {self.rounds}.")
@@ -54,21 +58,37 @@ class PhasePlan:
         require(good, f"The 'evaluate_every' of a phase must be a whole number ≥ 1. Got {self.evaluate_every}.")
         require(0 <= self.minimum <= 1, f"The 'minimum' of a phase must lie in [0, 1]. Got {self.minimum}.")
         require(self.temperature > 0, f"The 'temperature' of a phase must be a number > 0. Got {self.temperature}.")
+        good = self.deadline is None or self.deadline > 0
+        require(good, f"The 'deadline' of a phase must be a number of seconds > 0. Got {self.deadline}.")
 
     def phase(self, default_name: str) -> Phase:
         """The phase as the run plays it; closed-form algorithms sweep over all clients unless told otherwise."""
-        orchestration = self.orchestration or (Sweep() if self.algorithm.one_shot else Star())
-        name = self.name or default_name
         return Phase(
-            name,
+            self.name or default_name,
             self.algorithm,
-            orchestration,
+            self.orchestration or (Sweep() if self.algorithm.one_shot else Star()),
             self.rounds,
             self.evaluate_every,
             self.temperature,
             self.remember,
             self.minimum,
+            self.deadline,
+            self.outside,
         )
+
+    def following(self) -> PhasePlan | None:
+        """The phase that `oll` puts after this one."""
+        if not self.oll:
+            return None
+        return PhasePlan(OLL(), temperature=self.temperature, outside=self.outside)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A phase of another run that this one continues: its last one, or the one of this name."""
+
+    run: str
+    phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +99,7 @@ class Plan:
     phases: tuple[PhasePlan, ...]
     model: Annotated[Model, Piece("model")] = Linear()
     engine: Annotated[Engine, Piece("engine")] = Auto()
+    start: Start | None = None
     track: Annotated[tuple[Tracking, ...], Piece("tracker")] = ()
     name: str = "run"
     seed: int = 0

@@ -1,0 +1,73 @@
+"""A checkpoint as the first phase: training starts from the weights in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from hansa import wire
+from hansa.contract import Algorithm
+from hansa.errors import HansaError, did_you_mean, require
+from hansa.payload import Role, Update
+from hansa.task import ClientData, Task
+from hansa.tree import Tree, nest, pick
+
+
+@dataclass(frozen=True)
+class Checkpoint(Algorithm):
+    """Starts from the leaves in a safetensors file, such as a run's `model.safetensors`.
+
+    Leaves the file lacks keep their seeded initial values, so a file with `features.*` alone is a pre-trained backbone.
+    The leaves become part of the run's own checkpoint: a resumed run does not read the file again.
+    """
+
+    path: str
+
+    uplink: ClassVar[Mapping[str, Role]] = {}
+
+    @property
+    def one_shot(self) -> bool:
+        """Nothing is learnt, so one round is enough."""
+        return True
+
+    def server_init(self, task: Task, prior: Tree) -> Tree:
+        """The file's leaves, once their names and shapes are known to fit."""
+        leaves, own = self._read(), task.params()
+        for key, leaf in leaves.items():
+            hint = did_you_mean(key, own)
+            require(key in own, f"The checkpoint '{self.path}' holds '{key}', which the model does not have.{hint}")
+            shapes = f"{tuple(leaf.shape)}, and the model's is {tuple(own[key].shape)}"
+            require(leaf.shape == own[key].shape, f"The '{key}' of checkpoint '{self.path}' has shape {shapes}.")
+        return nest("model", {key: leaf.to(own[key].dtype) for key, leaf in leaves.items()})
+
+    def _read(self) -> Tree:
+        file = Path(self.path)
+        require(file.is_file(), f"There is no checkpoint file '{self.path}'. Give the path of a safetensors file.")
+        try:
+            return wire.unpack(file.read_bytes())[0]
+        except Exception as error:  # whatever the reader makes of a stranger's file
+            raise HansaError(
+                f"The checkpoint '{self.path}' is no safetensors file that can be read: {error}."
+            ) from error
+
+    def broadcast(self, server: Tree) -> Tree:
+        """Nothing: the next phase hands the leaves over."""
+        return {}
+
+    def client_step(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    ) -> tuple[Update, Tree]:
+        """Nothing to do."""
+        return Update({}, len(data)), state
+
+    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
+        """Nothing came."""
+        return server
+
+    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+        """The file's leaves among the initial ones."""
+        return task.params() | pick("model", server)

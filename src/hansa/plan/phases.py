@@ -1,0 +1,25 @@
+"""The phases of a plan as the run plays them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hansa.pieces import name_of
+from hansa.plan.schema import PhasePlan, Plan
+from hansa.stage import Phase
+
+
+def phases_of(plan: Plan) -> tuple[Phase, ...]:
+    """The phases, with names that tell them apart."""
+    phases: list[Phase] = []
+    for planned in _with_following(plan.phases):
+        name = name_of("algorithm", planned.algorithm).rpartition(":")[2].lower()
+        phase = planned.phase(name)
+        twins = sum(other.name.partition("-")[0] == phase.name for other in phases)
+        phases.append(replace(phase, name=f"{phase.name}-{twins + 1}") if twins and not planned.name else phase)
+    return tuple(phases)
+
+
+def _with_following(phases: Sequence[PhasePlan]) -> list[PhasePlan]:
+    return [one for planned in phases for one in (planned, planned.following()) if one is not None]

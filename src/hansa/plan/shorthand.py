@@ -1,0 +1,173 @@
+"""The papers' notation as a plan: `OLL(Fed3R + FedAvg(features)) + FP(head)`.
+
+Phases are joined by `+`.  A phase is a name, with what it trains (or keeps personal) in brackets and its rounds after a
+dash: `FedAvg-300(features)`, `FedSim(head)`.  `OLL( … )` prunes the classifier after the phases it encloses.  What
+comes out is an ordinary list of phases, and everything a plan may say of a phase can be changed in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hansa.errors import HansaError, did_you_mean
+
+Table = dict[str, Any]
+
+PARTS = {"head": "head", "features": "features", "all": "all", "ψ": "head", "φ": "features", "m": "all"}
+ROUNDS, EPOCHS = 100, 25  # of a federated phase, and of full personalisation
+LOCAL = {"batch_size": 64, "weight_decay": 4e-5}  # of the paper's personalised experiments
+TEMPERATURE = 0.1  # a classifier of unit columns gives small logits
+_TOKEN = re.compile(r"\s*([+()]|[^\s+()]+)")
+
+
+class Word(NamedTuple):
+    """What a name of the notation stands for."""
+
+    phases: Callable[[str], list[Table]]  # made for a part
+    default: str = ""
+    parts: tuple[str, ...] = ()
+
+
+def expand(table: Table) -> None:
+    """Put the phases that a plan's line of notation stands for in its place; Fed3R-RF also lifts the model."""
+    if not isinstance(table.get("phases"), str):
+        return
+    table["phases"] = phases_from(table["phases"])
+    if any(phase["algorithm"] == SCALE for phase in table["phases"]):
+        table["model"] = {"name": "random-features", "inner": table.get("model", "linear")}
+
+
+def phases_from(text: str) -> list[Table]:
+    """The phases that a line of notation stands for, as tables."""
+    tokens = _Tokens(text)
+    phases = _sequence(tokens)
+    if tokens.next:
+        raise tokens.error(f"'{tokens.next}' is not expected there")
+    names = [phase["algorithm"] for phase in phases]
+    closed = names.index("fed3r") if "fed3r" in names else len(names)
+    return [phase | ({"temperature": TEMPERATURE} if place >= closed else {}) for place, phase in enumerate(phases)]
+
+
+def _sequence(tokens: _Tokens) -> list[Table]:
+    phases = _term(tokens)
+    while tokens.next == "+":
+        tokens.take("+")
+        phases += _term(tokens)
+    return phases
+
+
+def _term(tokens: _Tokens) -> list[Table]:
+    word = tokens.take()
+    if word.lower() == "oll":
+        tokens.take("(")
+        inside = _sequence(tokens)
+        tokens.take(")")
+        return [*inside[:-1], {**inside[-1], "oll": True}]
+    part = ""
+    if tokens.next == "(":
+        tokens.take("(")
+        part = tokens.take()
+        tokens.take(")")
+    return _phase(tokens, word, part)
+
+
+def _phase(tokens: _Tokens, word: str, part: str) -> list[Table]:
+    name, rounds = _rounds(word)
+    known = WORDS.get(name.lower())
+    if known is None:
+        hint = did_you_mean(name.lower(), WORDS)
+        raise tokens.error(f"there is no phase '{name}'.{hint} Known: oll, {', '.join(WORDS)}")
+    meant = PARTS.get(part.lower(), part) if part else known.default
+    if part and meant not in known.parts:
+        use = f"use {' or '.join(known.parts)}" if known.parts else "leave the brackets out"
+        raise tokens.error(f"'{part}' cannot stand in the brackets of {name}; {use}")
+    written = f"{name}({meant})" if known.parts and meant != "none" else name
+    changed = {"rounds": rounds} if rounds and known.parts else {}
+    return [{"name": written, **phase, **changed} for phase in known.phases(meant)]
+
+
+def _rounds(word: str) -> tuple[str, int | None]:
+    """`FedAvg-1k`: a name and a number of rounds; `Fed3R-RF` is a name alone."""
+    match = re.fullmatch(r"(.+)-(\d+)(k?)", word)
+    return (match[1], int(match[2]) * (1000 if match[3] else 1)) if match else (word, None)
+
+
+def _closed_form(*algorithms: str | Table) -> Word:
+    return Word(lambda _: [{"algorithm": algorithm} for algorithm in algorithms])
+
+
+def _tuning(algorithm: str, **settings: Any) -> Word:
+    """Federated fine-tuning: what is in brackets trains, the rest stays."""
+
+    def phases(part: str) -> list[Table]:
+        made = {"name": algorithm, **settings, "local": {**LOCAL, "train": part}}
+        return [{"algorithm": made, "rounds": ROUNDS, "evaluate_every": 10}]
+
+    return Word(phases, "all", ("all", "features", "head"))
+
+
+def _partial(algorithm: str, default: str = "head") -> Word:
+    """Partial personalisation: what is in brackets is the client's own."""
+
+    def phases(part: str) -> list[Table]:
+        made = {"name": algorithm, "keep": part, "local": LOCAL}
+        return [{"algorithm": made, "rounds": ROUNDS, "evaluate_every": 10}]
+
+    return Word(phases, default, ("head", "features"))
+
+
+def _full(strength: float) -> Word:
+    """Full personalisation: every client by itself, a round an epoch, so that there is a curve over epochs."""
+
+    def phases(part: str) -> list[Table]:
+        made = {"name": "local", "strength": strength, "local": {**LOCAL, "train": part}}
+        return [{"algorithm": made, "orchestration": "sweep", "rounds": EPOCHS}]
+
+    return Word(phases, "all", ("all", "features", "head"))
+
+
+SCALE = {"name": "feature-scale", "factor": 2.0}
+WORDS: Mapping[str, Word] = {
+    "fed3r": _closed_form("fed3r"),
+    "fed3r-rf": _closed_form(SCALE, "fed3r"),
+    "fedncm": _closed_form("fedncm"),
+    "fedavg": _tuning("fedavg"),
+    "fedavgm": _tuning("fedavg", server={"name": "sgd", "momentum": 0.9}),
+    "fedadam": _tuning("fedavg", server="adam"),
+    "fedyogi": _tuning("fedavg", server="yogi"),
+    "fedprox": _tuning("fedprox"),
+    "scaffold": _tuning("scaffold"),
+    "feddyn": _tuning("feddyn"),
+    "mime": _tuning("mime"),
+    "mimelite": _tuning("mimelite"),
+    "fedsim": _partial("fedsim"),
+    "fedalt": _partial("fedalt"),
+    "pfedme": _partial("pfedme", "none"),
+    "fp": _full(0.0),
+    "fp-ditto": _full(0.1),
+}
+
+
+class _Tokens:
+    """Words, brackets and plus signs, one after the other."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self._left: Iterator[str] = iter(_TOKEN.findall(text))
+        self.next = next(self._left, "")
+
+    def take(self, expected: str = "") -> str:
+        """The next token; refused where another one is expected, or none is left."""
+        token = self.next
+        wrong = token != expected if expected else token in ("", "+", "(", ")")
+        if wrong:
+            where = f"before '{token}'" if token else "at the end"
+            raise self.error(f"{f'a {expected!r}' if expected else 'a name'} is expected {where}")
+        self.next = next(self._left, "")
+        return token
+
+    def error(self, problem: str) -> HansaError:
+        """What is wrong with the line."""
+        return HansaError(f"The phases '{self.text}' cannot be read: {problem}.")
