@@ -71,24 +71,33 @@ def made_by(command: str) -> str:
     )
 
 
-def picture(path: Path, title: str, x_title: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    """A small line chart with a logarithmic x axis, as SVG."""
+def picture(
+    path: Path,
+    title: str,
+    x_title: str,
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    ticks: Sequence[float] | None = None,
+    logarithmic: bool = True,
+) -> None:
+    """A small line chart, as SVG."""
     width, height, left, bottom = 640, 360, 56, 44
     points = [point for line in series.values() for point in line]
-    low, high = (np.log10(f(x for x, _ in points)) for f in (min, max))
+    scale = np.log10 if logarithmic else float
+    low, high = (scale(f(x for x, _ in points)) for f in (min, max))
     top = max(y for _, y in points) * 1.05
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = (np.log10(x) - low) / (high - low) * (width - left - 150)
+        across = (scale(x) - low) / (high - low) * (width - left - 150)
         return left + across, height - bottom - y / top * (height - bottom - 30)
 
     colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
     parts = [f'<text x="{left}" y="18" font-weight="600">{title}</text>']
     for value in np.arange(0, top, 0.1):
-        _, y = place(10**low, float(value))
+        _, y = place(points[0][0], float(value))
         parts.append(f'<line x1="{left}" x2="{width - 150}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8884"/>')
         parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{100 * value:.0f} %</text>')
-    for x in sorted({x for x, _ in points}):
+    for x in ticks or sorted({x for x, _ in points}):
         across, _ = place(x, 0)
         parts.append(f'<text x="{across:.1f}" y="{height - bottom + 18}" text-anchor="middle">{x:g}</text>')
     parts.append(f'<text x="{(left + width - 150) / 2}" y="{height - 8}" text-anchor="middle">{x_title}</text>')

@@ -217,7 +217,7 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     from hansa.results import comparison
 
     rows = re.findall(
-        r"^(\S+) +(\S+) +([\d.]+) % +(\d+) +([\d.]+ k?M?B) ",
+        r"^(\S+) +(\S+) +(?:[\d.]+ → )?([\d.]+) % +(\d+) +([\d.]+ k?M?B) ",
         (ROOT / "README.md").read_text(encoding="utf-8"),
         re.MULTILINE,
     )

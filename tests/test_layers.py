@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "hansa"
 # A module may import from the lines above its own, and from its own package; two in one line never meet.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("tree", "seeds", "pieces"),
+    ("tree", "seeds", "pieces", "flops", "cache"),
     ("wire", "codec", "payload", "task"),
     ("contract",),
     ("ridge",),
@@ -25,6 +25,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("results", "tracking"),
     ("report", "folder", "plan"),
     ("api", "forget"),
+    ("deployed",),
+    ("predict",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

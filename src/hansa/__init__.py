@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hansa.contract import Algorithm
     from hansa.data.arrays import dataset_from_arrays
     from hansa.data.federation import Federation, federation_from_clients
+    from hansa.deployed import load_model
     from hansa.errors import HansaError
     from hansa.payload import Role, Update
     from hansa.plan.files import read_plan
@@ -34,6 +35,7 @@ _WHERE = {
     "dataset_from_arrays": "data.arrays",
     "Federation": "data.federation",
     "federation_from_clients": "data.federation",
+    "load_model": "deployed",
     "HansaError": "errors",
     "Role": "payload",
     "Update": "payload",
@@ -62,6 +64,7 @@ __all__ = [
     "Update",
     "dataset_from_arrays",
     "federation_from_clients",
+    "load_model",
     "read_plan",
     "resume",
     "run",

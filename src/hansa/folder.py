@@ -20,7 +20,7 @@ from hansa.data.federation import Federation
 from hansa.errors import HansaError
 from hansa.loop import Record
 from hansa.stage import Experiment, Phase, Stage
-from hansa.store import DiskStore, Store
+from hansa.store import DiskStore, Store, checkpoint_of
 
 Watcher = Callable[[Record], None]
 
@@ -62,7 +62,7 @@ class RunFolder:
 
     def open_store(self) -> DiskStore:
         """The checkpoint."""
-        return DiskStore(self.path / "checkpoint" / "state.sqlite")
+        return DiskStore(checkpoint_of(self.path))
 
     def write(self, record: Record) -> int:
         """Append a round and tell the watchers."""
@@ -108,7 +108,9 @@ class RunFolder:
         if path.exists():
             before = json.loads(path.read_text(encoding="utf-8"))
             if any(before[key] != data[key] for key in ("clients", "class_names", "counts", "input_shape")):
-                raise HansaError(f"The data has changed since the run in '{self.path}' began, so it cannot be resumed.")
+                raise HansaError(
+                    f"The data has changed since the run in '{self.path}' began: bring back what it was run on."
+                )
         else:
             write_whole(path, json.dumps(data))
 
@@ -121,13 +123,16 @@ class RunFolder:
         """Per-client results and costs as tidy Parquet files."""
         names = np.array(list(federation.clients))
         sizes = np.array([client.size for client in federation.clients.values()])
-        tables = [_scores(store, record, names, sizes) for record in self.records() if record["metrics"]]
+        judged = [record for record in self.records() if record["metrics"]]
+        outside = any("local_class_accuracy" in record["metrics"] for record in judged)
+        asked = ("local", "outside") if outside else ()  # of some phase: then all rows have these columns
+        tables = [_scores(store, record, names, sizes, asked) for record in judged]
         _write_parquet(self.path / "clients.parquet", [table for table in tables if table is not None])
         costs = [_costs(store, index, phase, names) for index, phase in enumerate(phases)]
         _write_parquet(self.path / "ledger.parquet", [table for table in costs if table is not None])
 
     def summarise(self, status: str, name: str, seed: int, features: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Write and return `summary.json`: what each phase reached last, and what it cost."""
+        """Write and return `summary.json`: where each phase began, what it reached last, and what it cost."""
         rounds = self.records()
         phases = [_phase_summary([r for r in rounds if r["phase"] == p]) for p in sorted({r["phase"] for r in rounds})]
         summary = {"status": status, "name": name, "seed": seed, "features": features, "phases": phases}
@@ -141,17 +146,19 @@ def _phase_summary(rounds: Sequence[Record]) -> dict[str, Any]:
     return {
         "name": rounds[0]["phase_name"],
         "algorithm": rounds[0]["algorithm"],
-        "rounds": len(rounds),
+        "rounds": rounds[-1]["round"],
+        "before": rounds[0].get("before", {}),
         "metrics": judged[-1] if judged else {},
         **sums,
     }
 
 
-def _scores(store: Store, record: Record, names: Any, sizes: Any) -> dict[str, Any] | None:
+def _scores(store: Store, record: Record, names: Any, sizes: Any, asked: Sequence[str]) -> dict[str, Any] | None:
     tree = store.get(f"{record['phase']}/scores/{record['round']}")
     if tree is None:
         return None
     rows = tree["client"].numpy()
+    none = torch.full((len(rows),), torch.nan)
     return {
         "phase": np.full(len(rows), record["phase"]),
         "phase_name": [record["phase_name"]] * len(rows),
@@ -161,8 +168,20 @@ def _scores(store: Store, record: Record, names: Any, sizes: Any) -> dict[str, A
         "test_samples": tree["samples"].numpy(),
         "correct": tree["correct"].numpy(),
         "accuracy": (tree["correct"].double() / tree["samples"]).numpy(),
-        "loss": tree["loss"].numpy(),
+        "loss": _present(tree["loss"]),
+        "balanced_accuracy": _present(tree["balanced"]),
+        **(
+            {f"{name}_class_accuracy": _present(tree.get(name, none)) for name in ("local", "outside")} if asked else {}
+        ),
     }
+
+
+def _present(column: torch.Tensor) -> Any:
+    """A column in which what is no number is missing."""
+    import pyarrow
+
+    numbers = column.double().numpy()
+    return pyarrow.array(numbers, mask=~np.isfinite(numbers))
 
 
 def _costs(store: Store, index: int, phase: Phase, names: Any) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from hansa.engines.visit import Crew
+from hansa.orchestrate.plan import missing_from, without
 from hansa.payload import Update
 from hansa.pieces import name_of
 from hansa.stage import Experiment, Stage
@@ -65,8 +66,8 @@ def play_round(stage: Stage, crew: Crew) -> Record:
     began, before = time.perf_counter(), stage.ledger.totals()
     phase, algorithm = stage.phase, stage.algorithm
     chains = phase.orchestration.plan(stage.round, stage.names, stage.sampling_seed)
-    stage.failed = {}
-    cohort = _add_up(crew.round(chains, algorithm.broadcast(stage.server), stage))
+    stage.failed = missing_from(phase.orchestration, stage.round, chains, stage.sampling_seed)
+    cohort = _add_up(crew.round(without(chains, stage.failed), algorithm.broadcast(stage.server), stage))
     stage.check_failures(sum(map(len, chains)))
     stage.server = algorithm.server_step(stage.task, stage.server, cohort)
     seconds = time.perf_counter() - began

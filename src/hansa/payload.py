@@ -6,7 +6,12 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
+
+from hansa.errors import require
 from hansa.tree import Tree, add, scale
+
+WEIGHT = "weight"  # among a client's EACH leaves: what the client weighs, as the sum of all weights does not tell it
 
 
 class Role(enum.Enum):
@@ -46,16 +51,28 @@ def role_of(uplink: Mapping[str, Role], key: str) -> Role:
     return uplink[key.partition(".")[0]]
 
 
+def require_summable(uplink: Mapping[str, Role], name: str) -> None:
+    """Refuse an algorithm where the server learns the sum of a round's uploads and nothing else."""
+    apart = ", ".join(f"'{group}'" for group, role in uplink.items() if role is Role.EACH)
+    says = f"Secure aggregation hides single uploads, and {name} needs every client's own {apart}"
+    require(not apart, f"{says}: leave out one of the two.")
+
+
 def set_apart(uplink: Mapping[str, Role], client: str, up: Update) -> Update:
-    """File a client's EACH leaves under its name; the rest stays summable."""
+    """File a client's EACH leaves and its weight under its name; the rest stays summable."""
     if Role.EACH not in uplink.values():
         return up
+    require(0 < up.weight < float("inf"), f"Client '{client}' must weigh a number > 0. Got {up.weight}.")
     own = {key: leaf for key, leaf in up.sums.items() if role_of(uplink, key) is Role.EACH}
-    return replace(up, sums={key: leaf for key, leaf in up.sums.items() if key not in own}, each={client: own})
+    each = {client: own | {WEIGHT: torch.tensor(up.weight, dtype=torch.float64)}}
+    return replace(up, sums={key: leaf for key, leaf in up.sums.items() if key not in own}, each=each)
 
 
 def relay(uplink: Mapping[str, Role], down: Tree, up: Update) -> Tree:
     """What the next client of a chain receives: the message moved by the STEP leaves just uploaded."""
+    stuck = sorted({key.partition(".")[0] for own in up.each.values() for key in own if key in down})
+    says = f"A chain hands {stuck} on from client to client, and here the server needs every client's own"
+    require(not stuck, f"{says}: use the orchestration 'star' or 'sweep', or leave out the robust rule.")
     moved = {key: down[key] + total / up.weight for key, total in up.sums.items() if role_of(uplink, key) is Role.STEP}
     return {**down, **moved}
 

@@ -44,6 +44,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
     "model": {
         "linear": "hansa.models.dense:Linear",
         "mlp": "hansa.models.dense:MLP",
+        "adapter": "hansa.models.dense:Adapter",
         "lenet": "hansa.models.convolutional:LeNet",
         "leaf-cnn": "hansa.models.convolutional:LeafCNN",
         "char-lstm": "hansa.models.recurrent:CharLSTM",

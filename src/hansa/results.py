@@ -144,12 +144,13 @@ def _records(path: Path) -> Iterable[Record]:
 
 @dataclass(frozen=True)
 class Row:
-    """A phase of a run: where it ended and what it cost."""
+    """A phase of a run: where it began, where it ended, and what it cost."""
 
     run: str
     phase: str
     algorithm: str
     rounds: int
+    before: Mapping[str, float]  # judged before its first round; empty where that was not done
     metrics: Mapping[str, float]
     bytes_up: int
     bytes_down: int
@@ -173,9 +174,10 @@ def phases(run: Run) -> list[Row]:
 
 
 def total(rows: Sequence[Row]) -> Row:
-    """A run's phases as one row: costs added, metrics of the last."""
+    """A run's phases as one row: costs added, from where the first began to the metrics of the last."""
     return replace(
         rows[-1],
+        before=rows[0].before,
         phase="all phases",
         algorithm="",
         rounds=sum(row.rounds for row in rows),
@@ -194,6 +196,7 @@ def _row(run: str, records: Sequence[Record]) -> Row:
         phase=str(last.get("phase_name", last["phase"])),
         algorithm=str(last.get("algorithm", "")),
         rounds=last["round"],
+        before=records[0].get("before", {}),
         metrics=evaluated[-1] if evaluated else {},
         bytes_up=sum(record.get("bytes_up", 0) for record in records),
         bytes_down=sum(record.get("bytes_down", 0) for record in records),
@@ -204,7 +207,8 @@ def _row(run: str, records: Sequence[Record]) -> Row:
 
 def _told(run: str, phase: Record) -> Row:
     known = ("algorithm", "rounds", "metrics", "bytes_up", "bytes_down", "flops", "seconds")
-    return Row(run=run, phase=str(phase.get("name", "")), **{key: phase[key] for key in known})
+    told = {key: phase[key] for key in known}
+    return Row(run=run, phase=str(phase.get("name", "")), before=phase.get("before", {}), **told)
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
@@ -234,7 +238,10 @@ def is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation on a curve: the cost since the run began and the metric's value."""
+    """An evaluation on a curve: the cost since the run began and the metric's value.
+
+    Where a phase was judged before its first round, the point's record is that of round 0.
+    """
 
     x: float
     y: float
@@ -247,10 +254,11 @@ def points(run: Run, metric: str, against: Axis = "rounds") -> list[Point]:
     require(against in AXES, f"A curve cannot be drawn against '{against}'.{did_you_mean(against, AXES)}")
     cost, found = 0.0, []
     for record in run.rounds:
-        cost += _cost(record, against)
-        value = record.get("metrics", {}).get(metric)
-        if is_number(value):
-            found.append(Point(cost, float(value), record["phase"], record))
+        earlier, cost = cost, cost + _cost(record, against)
+        for x, told, at in ((earlier, "before", {**record, "round": 0}), (cost, "metrics", record)):
+            value = record.get(told, {}).get(metric)
+            if is_number(value):
+                found.append(Point(x, float(value), record["phase"], at))
     return found
 
 

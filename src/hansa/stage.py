@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
+
+import torch
 
 from hansa import wire
 from hansa.contract import Algorithm
@@ -12,7 +14,7 @@ from hansa.data.federation import Federation
 from hansa.engines.visit import Engine, Reply, Visit, Workplace
 from hansa.errors import HansaError
 from hansa.ledger import Ledger
-from hansa.metrics import Evaluation, Logits, on_clients, on_global_test
+from hansa.metrics import ClassScores, Evaluation, Logits, on_classes, on_clients, on_global_test, union
 from hansa.orchestrate.plan import Orchestration
 from hansa.seeds import generator, seed_for
 from hansa.store import Store, fingerprint
@@ -66,6 +68,8 @@ class Stage:
     def __init__(self, experiment: Experiment, index: int, store: Store, previous: Stage | None):
         self.experiment, self.index, self.store, self.previous = experiment, index, store, previous
         self.phase = experiment.phases[index]
+        # Whether clients may deploy different models: once they have, later phases build on what each has of its own.
+        self.individual: bool = self.phase.algorithm.personal or (previous is not None and previous.individual)
         self.place: int = previous.place + 1 if previous else 0  # among all phases, also those of a run continued here
         self.algorithm, self.federation = self.phase.algorithm, experiment.federation
         self.names = list(self.federation.clients)
@@ -95,15 +99,14 @@ class Stage:
     def workplace(self) -> Workplace:
         """What engines need to know of the phase."""
         chains = self.phase.orchestration.plan(0, self.names, self.sampling_seed)
-        before = self.previous
-        own = self.task.local_labels or (before is not None and before.algorithm.personal)
-        alike = self.phase.remember == "nothing" and not own
+        own = self.previous is not None and self.previous.individual
+        alike = self.phase.remember == "nothing" and not own and not self.task.local_labels
         return Workplace(self.algorithm, self.task, self.federation, len(chains), alike)
 
     def start(self, client: str) -> Tree:
-        """The leaves a client carries over: its own model, where the phase before personalised it."""
+        """The leaves a client carries over: its own model, where an earlier phase personalised it."""
         before = self.previous
-        own = before.deployed(client) if before and before.algorithm.personal else {}
+        own = before.deployed(client) if before and before.individual else {}
         return {key: leaf for key, leaf in own.items() if leaf is not self.task.start.get(key)}
 
     def view(self, client: str, data: ClientData) -> Task:
@@ -146,28 +149,42 @@ class Stage:
                 f"{where}: {len(self.failed)} of {visited} clients failed. {next(iter(self.failed.values()))}"
             )
 
-    def evaluate(self) -> Evaluation:
-        """Judge what the clients deploy now."""
-        if self.algorithm.personal:
-            return self._judge(self._own_logits)
-        everyone = self._global_logits()
-        return self._judge(lambda _: everyone, everyone)
+    def evaluate(self, outside: bool | None = None) -> Evaluation:
+        """Judge what the clients deploy now, on classes outside them too where this phase, or the caller, asks."""
+        everyone = None if self.algorithm.personal else self._global_logits()
+        return self._judge(everyone, self._own_logits if self.individual else None, outside)
 
     def evaluate_start(self) -> Evaluation:
         """Judge what the phase begins with: what the phase before left behind, or the untrained model."""
         if self.previous:
-            return self.previous.evaluate()
-        return self._judge(self._untrained, None if self.algorithm.personal else self._untrained(self.names[0]))
+            return self.previous.evaluate(self.phase.outside)
+        if self.algorithm.personal:
+            return self._judge(None, lambda name: _untrained(self.view(name, self.federation.clients[name].train)))
+        return self._judge(_untrained(self.task), None)
 
-    def _judge(self, own: Callable[[str], Logits], everyone: Logits | None = None) -> Evaluation:
-        clients, classes = self.federation.clients, self.federation.num_classes
+    def _judge(
+        self, everyone: Logits | None, own: Callable[[str], Logits] | None, outside: bool | None = None
+    ) -> Evaluation:
+        """One model for all, each client's own, or both: the common test set for the first, clients' for the second."""
+        clients, classes, test = self.federation.clients, self.federation.num_classes, self.federation.test
+        logits = own or (lambda _: cast(Logits, everyone))
         tested = Evaluation({})
         if any(client.test is not None for client in clients.values()):
             rows = ((row, name, client.test) for row, (name, client) in enumerate(clients.items()))
-            tested = on_clients(((row, test, own(name)) for row, name, test in rows if test is not None), classes)
-        if self.federation.test is None or everyone is None:
+            tested = on_clients(((row, data, logits(name)) for row, name, data in rows if data is not None), classes)
+        if self.phase.outside if outside is None else outside:
+            tested = tested.with_classes(self._by_class(logits))
+        if test is None or everyone is None:
             return tested
-        return Evaluation({**on_global_test(everyone, self.federation.test, classes), **tested.metrics}, tested.scores)
+        return Evaluation({**on_global_test(everyone, test, classes), **tested.metrics}, tested.scores)
+
+    def _by_class(self, logits: Callable[[str], Logits]) -> ClassScores:
+        """Every client's model on a test set of all classes: where there is no common one, everybody's together."""
+        federation, held = self.federation, torch.from_numpy(self.federation.label_counts() > 0)
+        test = (
+            union(client.test for client in federation.clients.values()) if federation.test is None else federation.test
+        )
+        return on_classes(((row, held[row], logits(name)) for row, name in enumerate(self.names)), test)
 
     def _global_logits(self) -> Logits:
         model = self.algorithm.model(self.task, self.server, {})
@@ -177,11 +194,6 @@ class Stage:
         task = self.view(client, self.federation.clients[client].train)
         model = self.deployed(client)
         return lambda x: self.algorithm.logits(task, model, x)
-
-    def _untrained(self, client: str) -> Logits:
-        task = self.view(client, self.federation.clients[client].train)
-        model = task.params()
-        return lambda x: task.forward(model, x)
 
     @property
     def sampling_seed(self) -> int:
@@ -196,3 +208,8 @@ class Stage:
         """Put the server's state and the ledger into the store; the next commit makes them permanent."""
         self.store.put(f"{self.index}/server", self.server)
         self.store.put(f"{self.index}/ledger", self.ledger.tree())
+
+
+def _untrained(task: Task) -> Logits:
+    model = task.params()
+    return lambda x: task.forward(model, x)

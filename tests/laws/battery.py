@@ -24,12 +24,14 @@ from hansa.algorithms.mimelite import MimeLite
 from hansa.algorithms.perfedavg import PerFedAvg
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.pfedme import PFedMe
+from hansa.algorithms.robust import Robust
 from hansa.algorithms.scaffold import Scaffold
 from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.serial import Serial
 from hansa.engines.visit import Engine
+from hansa.local.robust_rules import Krum, NormBound, TrimmedMean
 from hansa.local.server import SGD, Adam, Yogi
 from hansa.local.sgd import LocalSGD
 from hansa.loop import play
@@ -66,6 +68,11 @@ ALGORITHMS: dict[str, Algorithm] = {
     "mimelite": MimeLite(LOCAL, 0.5),
     "wima": Wima(FedAvg(LOCAL), window=2),
     "wima-scaffold": Wima(Scaffold(LOCAL), window=4, block=2),
+    "robust-median": Robust(FedAvg(LOCAL)),
+    "robust-trimmed": Robust(Personal(FedAvg(LOCAL)), TrimmedMean(0.25)),
+    "robust-krum": Robust(FedAvg(LOCAL, Adam()), Krum(byzantine=0, selected=2)),
+    "robust-bound": Robust(Scaffold(LOCAL), NormBound()),
+    "robust-mime": Robust(Mime(LOCAL, 0.5), NormBound(0.5)),
     "fedavg-ft": FedAvgFT(LOCAL, tune=LocalSGD(train="head")),
     "per-fedavg-fo": PerFedAvg(LOCAL, alpha=0.1),
     "per-fedavg-hf": PerFedAvg(LOCAL, alpha=0.1, order="hf"),

@@ -83,10 +83,16 @@ def test_a_visit_is_pure(algorithm: Algorithm) -> None:
 def test_a_server_step_is_pure(algorithm: Algorithm) -> None:
     task, down, visit, data = one_visit(algorithm)
     server = algorithm.server_init(task, {})
-    up = receive(algorithm, task, perform(algorithm, task, data.clients["c2"].train, visit, down))
-    before = copy(server), copy(up.sums)
+    visits = {name: replace(visit, client=name) for name in ("c1", "c2", "c3")}
+    ups = [
+        receive(algorithm, task, perform(algorithm, task, data.clients[name].train, one, down))
+        for name, one in visits.items()
+    ]
+    up = ups[0] + ups[1] + ups[2]
+    before = copy(server), copy(up.sums), {client: copy(own) for client, own in up.each.items()}
     assert equal(algorithm.server_step(task, server, up), algorithm.server_step(task, server, up))
     assert equal(server, before[0]) and equal(up.sums, before[1])
+    assert all(equal(own, before[2][client]) for client, own in up.each.items())
 
 
 @every_algorithm

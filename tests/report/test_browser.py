@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import browser as chromium
 import pytest
-from run_folders import FED3R, FINETUNE, write_run
+from run_folders import FED3R, FINETUNE, OWN, write_run
 
 from hansa.report import build
 
@@ -70,11 +70,12 @@ def pages(tmp_path_factory, three, many, killed):
         "WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWW",
     ]
     long = [write_run(root / name[:5], name, (FED3R, FINETUNE), clients=12, classes=3) for name in names]
-    folders = {"one": [three[2]], "three": three, "many": [many], "killed": [killed], "long": long}
+    own = write_run(root / "own", "Fed3R + FP", (FED3R, OWN))
+    folders = {"one": [three[2]], "three": three, "many": [many], "killed": [killed], "long": long, "own": [own]}
     return {name: build(runs, root / f"{name}.html") for name, runs in folders.items()}
 
 
-@pytest.mark.parametrize("name", ["one", "three", "many", "killed", "long"])
+@pytest.mark.parametrize("name", ["one", "three", "many", "killed", "long", "own"])
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_are_drawn_and_text_is_readable(browser, pages, name, size, scheme):
@@ -133,6 +134,21 @@ def test_pointing_at_a_curve_or_a_bubble_tells_its_numbers(browser, pages):
     assert box[1] <= LAPTOP[0]
     browser.move(2, 2)
     assert browser.evaluate(tip) == ""
+
+
+def test_what_a_phase_changed_can_be_read_and_pointed_at(browser, pages):
+    browser.open(pages["own"], *PHONE)
+    cards = "[...document.querySelectorAll('table.change')].map(t => t.closest('figure').firstChild.textContent)"
+    assert browser.evaluate(cards) == ["closed form", "full personalisation"]
+    heads = "[...document.querySelectorAll('table.change')].map(t => t.scrollWidth <= t.parentElement.clientWidth)"
+    assert browser.evaluate(heads) == [True, True]  # a phone shows all four columns
+    browser.open(pages["own"], *LAPTOP)
+    tip = "document.getElementById('tip').textContent"
+    browser.move(*browser.evaluate(f"{PLACE}('figure:has(table.change) g[data-name=after] circle.end')"))
+    assert browser.evaluate(tip).startswith("after: 90 % of clients up to ")
+    browser.move(*browser.evaluate(f"{PLACE}('g[data-name=\"other classes\"] circle.end')"))
+    assert browser.evaluate(tip).startswith("other classes: 41.")
+    assert "full personalisation, round 12" in browser.evaluate(tip)
 
 
 def test_the_checks_above_can_fail(browser, tmp_path):

@@ -7,13 +7,13 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from run_folders import FEDAVG, FakePhase, write_run
+from run_folders import FEDAVG, OWN, FakePhase, write_run
 
 from hansa.errors import HansaError
 from hansa.report import build, build_split_page
 from hansa.report.curves import metrics_to_draw
 from hansa.report.distribution import arrange
-from hansa.results import Run
+from hansa.results import Run, phases
 
 
 class Reader(HTMLParser):
@@ -52,6 +52,29 @@ def test_three_runs_show_every_section_and_number(three, tmp_path):
     assert f"{100 * summary['phases'][-1]['metrics']['test_accuracy']:.1f} %" in page.text
     assert "24.7 MB" in page.text
     assert page.text.count("Clients and classes") == 1
+
+
+def test_what_every_phase_changed_is_on_the_page(three, tmp_path):
+    page = _read(three, tmp_path)
+    assert "Before and after each phase" in page.text
+    assert "Classes outside the client" not in page.text
+    row = phases(Run.open(three[2]))[1]
+    before, after = row.before["test_accuracy"], row.metrics["test_accuracy"]
+    assert all(f"{100 * value:.1f} %" in page.text for value in (before, after))
+    assert f"+{100 * (after - before):.1f}" in page.text
+    assert page.text.count("dashed before, solid after") == 4  # a card for each of the four phases
+
+
+def test_classes_outside_the_client_have_a_chart(tmp_path):
+    page = _read([write_run(tmp_path / "run", "FP", (FEDAVG, OWN))], tmp_path)
+    assert "Classes outside the client" in page.text
+    assert "At the end 97.0 % on a client's own classes, 41.5 % on others." in page.text
+
+
+def test_of_very_many_phases_the_last_of_every_run_are_shown(tmp_path):
+    phase = FakePhase("p", "fedavg", 1, 0.1, 0.2)
+    runs = [write_run(tmp_path / f"r{n}", f"run {n}", (phase, phase, phase), 5) for n in range(5)]
+    assert _read(runs, tmp_path).text.count("dashed before, solid after") == 5
 
 
 def test_nothing_is_loaded_from_elsewhere(three, tmp_path):
@@ -121,7 +144,8 @@ def test_the_first_metric_is_one_that_all_runs_have(tmp_path):
     runs = [write_run(tmp_path / name, name) for name in "ab"]
     lines = [json.loads(line) for line in (runs[0] / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
-        line["metrics"].pop("test_accuracy", None)
+        for told in (line["metrics"], line.get("before", {})):
+            told.pop("test_accuracy", None)
     (runs[0] / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     opened = [Run.open(run) for run in runs]
     assert metrics_to_draw(opened)[0] == "client_accuracy_weighted"

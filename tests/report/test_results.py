@@ -10,7 +10,7 @@ import pytest
 from run_folders import FED3R, FINETUNE, write_run
 
 from hansa.errors import HansaError
-from hansa.results import Run, comparison, curve, headline, labels, phases, total
+from hansa.results import Run, comparison, curve, headline, labels, phases, points, total
 
 
 def test_a_finished_run_reads_back(three):
@@ -75,6 +75,40 @@ def test_costs_add_up_over_phases(three, against):
     assert x == sorted(x)
     assert x[-1] == pytest.approx(getattr(whole, against))
     assert y[-1] == whole.metrics["test_accuracy"]
+
+
+def test_a_phase_is_told_from_before_to_after(three, capsys):
+    from hansa.cli.console import show_comparison
+
+    run = Run.open(three[2])
+    first, second = phases(run)
+    assert first.before == run.rounds[0]["before"] == run.summary["phases"][0]["before"]
+    assert (total([first, second]).before, total([first, second]).metrics) == (first.before, second.metrics)
+    show_comparison([run])
+    shown = capsys.readouterr().out
+    for row in (first, second):
+        before, after = (100 * told["test_accuracy"] for told in (row.before, row.metrics))
+        assert f"{before:.1f} → {after:.1f} %" in shown
+
+
+def test_a_curve_begins_before_the_first_round_of_every_phase(three):
+    found = points(Run.open(three[2]), "test_accuracy", "rounds")
+    begins = [point for point in found if point.record["round"] == 0]
+    assert [(point.x, point.phase) for point in begins] == [(0, 0), (1, 1)]
+    assert [point.y for point in begins] == [row.before["test_accuracy"] for row in phases(Run.open(three[2]))]
+
+
+def test_a_run_that_was_not_judged_before_says_only_what_it_knows(tmp_path, capsys):
+    from hansa.cli.console import show_comparison
+
+    folder = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    del lines[0]["before"]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (row,) = phases(Run.open(folder))
+    assert row.before == {}
+    show_comparison([Run.open(folder)])
+    assert "→" not in capsys.readouterr().out
 
 
 def test_an_unknown_axis_is_refused(three):

@@ -26,6 +26,7 @@ Changes = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="The seed all randomness of the run comes from.")]
 Out = Annotated[Path | None, typer.Option(help="The run folder to write.  [default: runs/NAME-TIME]")]
+ModelOf = Annotated[str | None, typer.Option("--client", help="Whose model.  [default: the global one]")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON; everything else goes to stderr.")]
 
 
@@ -66,12 +67,10 @@ def validate(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plans instead.")] = False,
 ) -> None:
     """Check a plan, and tell everything that is wrong with it at once."""
-    from hansa.codec import json_schema
-    from hansa.plan.files import read_plan, write_plan
-    from hansa.plan.schema import Plan
+    from hansa.plan.files import plan_schema, read_plan, write_plan
 
     if schema:
-        print(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **json_schema(Plan)}, indent=1))
+        print(json.dumps(plan_schema(), indent=1))
     elif plan is None:
         raise HansaError("Name a plan to check, or ask for its --schema.")
     else:
@@ -121,6 +120,32 @@ def forget(
     from hansa.forget import forget as forget_client
 
     print(json.dumps(forget_client(path, client, upload), indent=1))
+
+
+@app.command()
+def predict(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a file that `hansa save` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Samples: .npz, .npy, .safetensors, a table, images.")],
+    client: ModelOf = None,
+    out: Annotated[Path | None, typer.Option(help="Write the predictions here, as a CSV table.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
+) -> None:
+    """Predict with the model that a client deploys after a run, or with the global one."""
+    from hansa.cli.predicting import show_predictions
+
+    show_predictions(path, client, file, out, as_json)
+
+
+@app.command()
+def save(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: NAME.safetensors.")],
+    client: ModelOf = None,
+) -> None:
+    """Save a model as one file that predicts where neither the run nor its data are."""
+    from hansa.cli.predicting import save_model
+
+    save_model(path, client, out)
 
 
 @app.command("upload")

@@ -15,9 +15,10 @@ from hansa.errors import HansaError, did_you_mean
 from hansa.loop import Record
 from hansa.pieces import CATALOGUE, find
 from hansa.plan.files import shipped
+from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
 from hansa.report.format import bytes_text, flops_text, metric_text, seconds_text
-from hansa.results import Run, comparison, headline
+from hansa.results import Row, Run, comparison, headline
 
 Watch = Callable[[Record], None]
 Extraction = Callable[[int, int], None]
@@ -53,7 +54,7 @@ def _round_watcher(bar: Progress, plan: Plan) -> Watch:
         nonlocal sent, note
         phase = record["phase"]
         if phase not in bars:
-            bars[phase] = bar.add_task(record["phase_name"], total=plan.phases[phase].rounds, note="")
+            bars[phase] = bar.add_task(record["phase_name"], total=phases_of(plan)[phase].rounds, note="")
         sent += record["bytes_up"] + record["bytes_down"]
         note = _accuracy(record["metrics"]) if record["metrics"] else note
         bar.update(bars[phase], completed=record["round"], note=f"{note}  {bytes_text(sent)}")
@@ -78,16 +79,25 @@ def show_summary(run: Run) -> None:
 
 
 def show_comparison(runs: Sequence[Run]) -> None:
-    """Runs and their phases in one table; accuracies are those of the last evaluation."""
+    """Runs and their phases in one table; accuracies are those before a phase and at its last evaluation."""
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in ("run", "phase"):
         table.add_column(title)
     for title in ("accuracy", "rounds", "up", "down", "FLOPs", "seconds"):
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     for row in comparison(runs):
-        costs = (bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops_text(row.flops), seconds_text(row.seconds))
-        table.add_row(row.run, row.phase, _accuracy(row.metrics), str(row.rounds), *costs)
+        flops = flops_text(row.flops).removesuffix("FLOP")  # the column's title says so, and 80 characters are few
+        costs = (bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops, seconds_text(row.seconds))
+        table.add_row(row.run, row.phase, _change(row), str(row.rounds), *costs)
     Console().print(table)
+
+
+def _change(row: Row) -> str:
+    """The accuracy before and after a phase, where the same test sets judged both."""
+    name, _ = headline(row.metrics) or ("", 0.0)
+    before = row.before.get(name)
+    after = _accuracy(row.metrics)
+    return after if before is None else f"{metric_text(name, before).removesuffix(' %')} → {after}"
 
 
 def _accuracy(metrics: Mapping[str, float]) -> str:

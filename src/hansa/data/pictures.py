@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from hansa.cache import default_cache, digest, read_array, write_array
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
+
+KEPT_FROM = 1000  # images; fewer are decoded in no time
+KEPT_BYTES = 4 * 2**30  # of pixels; more would fill a disk unasked
 
 
 def pixels(image: Path | bytes | object, size: int | None, where: str) -> Array:
@@ -30,6 +36,38 @@ def pixels(image: Path | bytes | object, size: int | None, where: str) -> Array:
 
 
 def stack(images: Sequence[Path | bytes | object], size: int | None, where: Sequence[str] | str) -> Array:
+    """Many images as N × H × W × 3.
+
+    The pixels of many encoded images are kept in the cache under a name made of all that they depend on (the images'
+    own bytes, the size, the decoder), so that the next run need not decode them to find their features.
+    """
+    require(len(images) > 0, "There are no images to read.")
+    if len(images) < KEPT_FROM or not all(isinstance(image, (Path, bytes)) for image in images):
+        return _decode(images, size, where)
+    file = default_cache() / "pixels" / f"{_name(images, size)}.safetensors"
+    found = read_array(file, "pixels")
+    if found is None:
+        found = _decode(images, size, where)
+        with suppress(OSError):  # a cache that cannot be written costs the next run time, and nothing else
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if found.nbytes <= KEPT_BYTES:
+                write_array(file, "pixels", found)
+    return found
+
+
+def _name(images: Sequence[Path | bytes | object], size: int | None) -> str:
+    """A name for what encoded images will look like."""
+    import PIL
+
+    content = hashlib.blake2b(digest_size=16)
+    for image in images:
+        encoded = image.read_bytes() if isinstance(image, Path) else image
+        assert isinstance(encoded, bytes)
+        content.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest("1: RGB, bilinear", PIL.__version__, str(size), content.hexdigest())
+
+
+def _decode(images: Sequence[Path | bytes | object], size: int | None, where: Sequence[str] | str) -> Array:
     """Many images as N × H × W × 3, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import track
@@ -37,7 +75,6 @@ def stack(images: Sequence[Path | bytes | object], size: int | None, where: Sequ
     def place(number: int) -> str:
         return f"{where} (image {number})" if isinstance(where, str) else where[number]
 
-    require(len(images) > 0, "There are no images to read.")
     first = pixels(images[0], size, place(0))
     array = np.empty((len(images), *first.shape), dtype=np.uint8)
     console = Console(stderr=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torch import nn
+from torch import Tensor, nn
 
 from hansa.errors import did_you_mean, require
 from hansa.models.split import Split, vector_size
@@ -49,3 +49,40 @@ class MLP:
         for inputs, outputs in pairwise((vector_size(input_shape), *self.hidden)):
             layers += [nn.Linear(inputs, outputs), ACTIVATIONS[self.activation]()]
         return Split(nn.Sequential(*layers), nn.Linear(self.hidden[-1], num_classes))
+
+
+class _Bottleneck(nn.Module):
+    """`z + U·ReLU(V·LN(z))`; U starts at zero, so the features start as they came."""
+
+    sample_by_sample = True  # what it computes for a sample does not depend on others, on training mode or on chance
+
+    def __init__(self, width: int, bottleneck: int) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, bottleneck), nn.ReLU(), nn.Linear(bottleneck, width)
+        )
+        last = self.path[-1]
+        for leaf in last.parameters():
+            nn.init.zeros_(leaf)
+
+    def forward(self, z: Tensor) -> Tensor:
+        changed: Tensor = self.path(z)
+        return z + changed
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A trainable adapter on pre-computed features, after Houlsby et al. 2019: the fine-tuning of a frozen backbone.
+
+    Before training its features are the inputs themselves, so a classifier on the backbone's features fits.
+    """
+
+    bottleneck: int = 64
+
+    def __post_init__(self) -> None:
+        require(self.bottleneck >= 1, f"The 'bottleneck' of Adapter must be at least 1. Got {self.bottleneck}.")
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        """The adapter on the flattened input, then a linear head."""
+        width = vector_size(input_shape)
+        return Split(nn.Sequential(nn.Flatten(), _Bottleneck(width, self.bottleneck)), nn.Linear(width, num_classes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 Chain = tuple[str, ...]
@@ -22,3 +22,16 @@ class Orchestration(Protocol):
     def visits_once(self, rounds: int, population: int) -> bool:
         """Whether so many rounds visit every client exactly once, as closed-form algorithms need."""
         ...
+
+
+def missing_from(orchestration: Orchestration, round: int, chains: Sequence[Chain], seed: int) -> dict[str, str]:
+    """The clients of a round that will not answer, and why: an orchestration that simulates it says so in `missing`."""
+    missing = getattr(orchestration, "missing", None)
+    found: dict[str, str] = missing(round, chains, seed) if missing else {}
+    return found
+
+
+def without(chains: Sequence[Chain], missing: Mapping[str, str]) -> list[Chain]:
+    """The chains of those who answer; one of which nobody is left is none."""
+    left = (tuple(client for client in chain if client not in missing) for chain in chains)
+    return [chain for chain in left if chain]

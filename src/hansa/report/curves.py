@@ -9,7 +9,7 @@ from hansa.report.format import COSTS, is_share, metric_text, metric_title, pref
 from hansa.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, line, spread, text_width
 from hansa.report.markup import Markup, element, join, number
 from hansa.report.scale import Scale, linear_scale, log_scale
-from hansa.results import HEADLINES, Axis, Point, Run, points
+from hansa.results import HEADLINES, Axis, Point, Record, Run, points
 
 PANELS: tuple[tuple[Axis, str, str], ...] = (
     ("rounds", "Rounds", ""),
@@ -72,7 +72,7 @@ def _panel(series: Sequence[Series], metric: str, against: Axis, unit: str, *, l
         series = [one for one in series if one.points]
     x_ticks, title = _horizontal(x, against, unit)
     return chart(
-        _bands(series[0], x) if len(series) == 1 else None,
+        bands(series[0], x) if len(series) == 1 else None,
         axes(x, y, x_ticks, _marks(y, metric), title),
         *(_curve(one, x, y, metric, against, several=len(series) > 1) for one in series),
         *(_end(one, x, y) for one in series),
@@ -146,10 +146,14 @@ def _end(one: Series, x: Scale, y: Scale) -> Markup:
 
 
 def _tip(point: Point, metric: str, against: Axis) -> str:
-    record = point.record
-    where = f"{record.get('phase_name', '')}, round {record['round']}".replace("|", "/")
     cost = "" if against == "rounds" else f", {COSTS[against](point.x)}"
-    return f"{metric_text(metric, point.y)} · {where}{cost}"
+    return f"{metric_text(metric, point.y)} · {place_of(point.record)}{cost}".replace("|", "/")
+
+
+def place_of(record: Record) -> str:
+    """Which phase and round an evaluation belongs to."""
+    when = f"round {record['round']}" if record["round"] else "before its first round"
+    return f"{record.get('phase_name', '')}, {when}"
 
 
 def _last_values(series: Sequence[Series], y: Scale, metric: str) -> Markup | None:
@@ -164,7 +168,7 @@ def _last_values(series: Sequence[Series], y: Scale, metric: str) -> Markup | No
     )
 
 
-def _bands(one: Series, x: Scale) -> Markup:
+def bands(one: Series, x: Scale) -> Markup:
     """The phases of a single run as bands behind its curve, named where the name fits."""
     first = {point.phase: point for point in reversed(one.points)}
     last = {point.phase: x(max(point.x, x.low)) for point in one.points}

@@ -13,7 +13,13 @@ TITLES = {
     "client_accuracy_mean": "Client accuracy, mean",
     "client_accuracy_std": "Client accuracy, std",
     "client_accuracy_worst10": "Client accuracy, worst 10 %",
+    "client_accuracy_worst20": "Client accuracy, worst 20 %",
+    "client_accuracy_worst40": "Client accuracy, worst 40 %",
+    "client_accuracy_best10": "Client accuracy, best 10 %",
+    "client_accuracy_balanced": "Client accuracy, balanced",
     "balanced_accuracy": "Balanced accuracy",
+    "local_class_accuracy": "Own classes",
+    "outside_class_accuracy": "Other classes",
 }
 
 
@@ -93,6 +99,11 @@ def metric_text(metric: str, value: float) -> str:
 def metric_title(metric: str) -> str:
     """A metric's name as a heading."""
     return TITLES.get(metric, metric.replace("_", " ").capitalize())
+
+
+def short_title(metric: str) -> str:
+    """The same for a narrow column."""
+    return metric_title(metric).replace("Client accuracy", "Clients").replace(" %", "\u00a0%")
 
 
 COSTS: Mapping[str, Callable[[float], str]] = {

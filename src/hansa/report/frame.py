@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hansa.report.markup import Child, Markup, element, join
+from hansa.report.markup import Child, Markup, element, join, number
 from hansa.report.scale import Scale
 
 WIDTH, HEIGHT = 380, 272
@@ -50,6 +50,22 @@ def axes(x: Scale, y: Scale, x_ticks: Ticks, y_ticks: Ticks, x_title: str) -> Ma
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     """A straight line."""
     return element("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=kind)
+
+
+def polyline(
+    places: Sequence[tuple[float, float]], tips: Sequence[str], run: int, name: str, *, dashed: bool = False
+) -> Markup:
+    """A named line of a run through some places, with a dot at its end; pointing near a place tells its tip."""
+    (end_x, end_y), told = places[-1], zip(places, tips, strict=True)
+    return element(
+        "g",
+        element("path", d="M" + "L".join(f"{number(x)} {number(y)}" for x, y in places), class_="line"),
+        element("circle", cx=end_x, cy=end_y, r=4.0, class_="end"),
+        class_=f"series c{run % 8}{' again' if dashed else ''}",
+        data_run=run,
+        data_name=name,
+        data_points="|".join(f"{number(x)} {number(y)} {tip.replace('|', '/')}" for (x, y), tip in told),
+    )
 
 
 def _row(y: float, text: str) -> Markup:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from importlib.resources import files
 
-from hansa.report import clients, curves, distribution, tables
+from hansa.report import classes, clients, curves, distribution, tables
+from hansa.report import phases as changes
 from hansa.report.format import bytes_text, count_text, flops_text, metric_text, metric_title, seconds_text
 from hansa.report.markup import Child, Markup, element
 from hansa.results import Record, Row, Run, headline, labels, phases, total
@@ -26,6 +27,8 @@ def page(runs: Sequence[Run]) -> str:
         _header(runs, names, title),
         _curves(runs, names),
         _comparison(runs, names),
+        _changes(runs, names),
+        _classes(runs, names),
         _costs(runs, names),
         _clients(runs, names),
         *_data(runs, names),
@@ -198,6 +201,25 @@ def _comparison(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     lead = "Metrics are those of each phase's last evaluation, never the best on the test set."
     title = "Comparison" if len(runs) > 1 else "Result by phase"
     return _section(title, lead, tables.comparison_table(runs, names))
+
+
+def _changes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    drawn = changes.section([phases(run) for run in runs], names)
+    if drawn is None:
+        return None
+    lead = "Judged before a phase's first round and after its last; changes of accuracies are percentage points."
+    return _section("Before and after each phase", lead, element("div", drawn, class_="panels"))
+
+
+def _classes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    drawn = classes.section(runs, names)
+    if drawn is None:
+        return None
+    lead = (
+        "Every client's model on everyone's test samples: the mean accuracy over the classes the client trains on, "
+        "and over those it has never seen."
+    )
+    return _section("Classes outside the client", lead, element("div", drawn, class_="panels"))
 
 
 def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:

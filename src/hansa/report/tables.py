@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hansa.report.bars import Part, stacked
-from hansa.report.format import bytes_text, count_text, flops_text, metric_text, metric_title, seconds_text
+from hansa.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text, short_title
 from hansa.report.frame import figure
 from hansa.report.markup import Child, Markup, element, join
 from hansa.results import HEADLINES, Row, Run, is_number, phases, total
@@ -30,16 +30,12 @@ def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
     grouped = [phases(run) for run in runs]
     known = {name for rows in grouped for row in rows for name in row.metrics}
     metrics = [name for name in COLUMNS if name in known]
-    heads = ["Run", "Phase", "Algorithm", *map(_head, metrics), "Rounds", "Up", "Down", "FLOPs", "Time"]
+    heads = ["Run", "Phase", "Algorithm", *map(short_title, metrics), "Rounds", "Up", "Down", "FLOPs", "Time"]
     lines = []
     for colour, (label, rows) in enumerate(zip(labels, grouped, strict=True)):
         summed = [*rows, total(rows)] if len(rows) > 1 else rows
         lines += [_line(row, label if not place else None, colour, metrics) for place, row in enumerate(summed)]
     return table(heads, lines, "Comparison of runs and phases")
-
-
-def _head(metric: str) -> str:
-    return metric_title(metric).replace("Client accuracy", "Clients").replace(" %", "\u00a0%")
 
 
 def _line(row: Row, label: str | None, colour: int, metrics: Sequence[str]) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,26 +16,26 @@ from hansa.errors import HansaError, require
 class Features:
     """Numbers of all columns side by side; NaN where a value is missing or not finite."""
 
-    names: tuple[str, ...]
     source: tuple[str, ...]  # the table's column behind each
-    values: Array  # float64, rows × names
+    category: tuple[str | None, ...]  # the text it stands for, where that column holds text
+    values: Array  # float64, rows × columns
 
 
 def encode(table: Any, columns: list[str], max_categories: int) -> Features:
     """All feature columns as numbers, categories in sorted order."""
     require(len(columns) > 0, "The table has no feature columns: all of them are label, client, domain or dropped.")
-    names: list[str] = []
     source: list[str] = []
+    category: list[str | None] = []
     blocks = []
     for column in columns:
-        block, titles = _column(column, table.column(column), max_categories)
+        block, categories = _column(column, table.column(column), max_categories)
         blocks.append(block)
-        names += titles
-        source += [column] * len(titles)
-    return Features(tuple(names), tuple(source), np.concatenate(blocks, axis=1))
+        category += categories
+        source += [column] * len(categories)
+    return Features(tuple(source), tuple(category), np.concatenate(blocks, axis=1))
 
 
-def _column(name: str, column: Any, max_categories: int) -> tuple[Array, list[str]]:
+def _column(name: str, column: Any, max_categories: int) -> tuple[Array, Sequence[str | None]]:
     import pyarrow as pa
 
     kind = column.type
@@ -48,7 +49,7 @@ def _column(name: str, column: Any, max_categories: int) -> tuple[Array, list[st
     if pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
     numbers = column.cast(pa.float64(), safe=False).to_numpy()
-    return np.where(np.isfinite(numbers), numbers, np.nan)[:, None], [name]
+    return np.where(np.isfinite(numbers), numbers, np.nan)[:, None], [None]
 
 
 def _one_hot(name: str, values: list[str | None], max_categories: int) -> tuple[Array, list[str]]:
@@ -65,20 +66,4 @@ def _one_hot(name: str, values: list[str | None], max_categories: int) -> tuple[
             block[row] = np.nan
         else:
             block[row, place[value]] = 1.0
-    return block, [f"{name}={category}" for category in categories]
-
-
-def fill(values: Array, train: Array, missing: str) -> Array:
-    """Missing values replaced by the mean of the training rows, or by 0 (also where a column has no value at all)."""
-    if missing == "zero":
-        return np.nan_to_num(values, nan=0.0)
-    present = ~np.isnan(values[train])
-    mean = np.nansum(values[train], axis=0) / np.maximum(present.sum(axis=0), 1)
-    return np.where(np.isnan(values), mean, values)
-
-
-def standardise(values: Array, train: Array) -> Array:
-    """Mean 0 and standard deviation 1 over the training rows; constant columns become 0."""
-    spread = values[train].std(axis=0)
-    scaled: Array = (values - values[train].mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    return scaled
+    return block, categories

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, share, whole
 from hansa.data.dataset import Array, Dataset
 from hansa.data.labels import class_numbers, require_two_classes
-from hansa.data.sources.columns import encode, fill, standardise
+from hansa.data.sources.columns import Features, encode
+from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import client_names, several
 from hansa.data.split import stratified_cut
 from hansa.errors import HansaError, did_you_mean, require
@@ -21,7 +22,7 @@ from hansa.seeds import numpy_generator
 
 
 @dataclass(frozen=True)
-class _Table:
+class TableSource(ABC):
     """What CSV and Parquet have in common.
 
     `path` may be a file, a folder, a pattern or several files; then each file is a client unless `client` names a
@@ -39,15 +40,38 @@ class _Table:
     max_categories: int = 100
     test_fraction: float = 0.0  # kept as a global test set, the same for every seed
 
+    ending: ClassVar[str]  # of the files' names
+
     def __post_init__(self) -> None:
         one_of(self, "missing", ("error", "mean", "zero", "drop"))
         one_of(self, "scale", ("standard", "none"))
         whole(self, "max_categories")
         share(self, "test_fraction", zero=True)
 
-    def _load(self, ending: str, read: Callable[[Path], Any]) -> Dataset:
-        files, each = several(self.path, ending, "table")
-        table, file_of = _join(files, [read(file) for file in files])
+    def load(self) -> Dataset:
+        """Read the table or tables."""
+        return self._load()[0]
+
+    def encoding(self) -> Encoding:
+        """How the columns became numbers, for other tables of the same columns."""
+        return self._load()[1]
+
+    def samples_of(self, file: Path, encoding: Encoding) -> tuple[Array, Array | None]:
+        """Inputs and, where there are any, labels of another file of the same columns."""
+        table, file_of = _join([file], [self._read(file)])
+        place = _Place([file], file_of)
+        values = encoding.values(table, f"the table '{file}'")
+        good = self._check_missing(values, encoding.source, place)
+        require(bool(good.all()), f"A value is missing in {place(int(np.argmin(good)))}; fill it or remove the row.")
+        return encoding.apply(values), self._labels(table, place) if self.label in table.column_names else None
+
+    @abstractmethod
+    def _read(self, file: Path) -> Any:
+        """One file as an Arrow table."""
+
+    def _load(self) -> tuple[Dataset, Encoding]:
+        files, each = several(self.path, self.ending, "table")
+        table, file_of = _join(files, [self._read(file) for file in files])
         place = _Place(files, file_of)
         for setting, columns in self._named_columns().items():
             for column in columns:
@@ -59,30 +83,34 @@ class _Table:
         domain = () if self.domain is None else (self.domain,)
         return {"label": (self.label,), "client": client, "domain": domain, "drop": self.drop}
 
-    def _dataset(self, table: Any, place: _Place, by_file: Array | None) -> Dataset:
+    def _dataset(self, table: Any, place: _Place, by_file: Array | None) -> tuple[Dataset, Encoding]:
         aside = {column for columns in self._named_columns().values() for column in columns}
         y = self._labels(table, place)
+        self._check_negative(table, place)
         client = by_file if self.client is None else _values(table, self.client, "client", place)
         domain = None if self.domain is None else _values(table, self.domain, "domain", place)
         features = encode(table, [column for column in table.column_names if column not in aside], self.max_categories)
-        x = features.values
-        good = self._check_missing(x, features.source, place)
-        x, y, client, domain = x[good], y[good], _rows(client, good), _rows(domain, good)
+        good = self._check_missing(features.values, features.source, place)
+        features = replace(features, values=features.values[good])
+        y, client, domain = y[good], _rows(client, good), _rows(domain, good)
         (numbers,), classes = class_numbers([y], what=f"The label column '{self.label}'")
         require_two_classes(numbers, classes, f"The label column '{self.label}' of {place.files}")
-        return self._cut(x, numbers, client, domain, classes)
+        return self._cut(features, numbers, client, domain, classes)
 
     def _labels(self, table: Any, place: _Place) -> Array:
         labels = _values(table, self.label, "label", place)
         if self.negative is None:
             return labels
-        labels = labels.astype(str)
-        require(
-            self.negative in labels,
-            f"The 'negative' label '{self.negative}' does not occur in column '{self.label}'."
-            f"{did_you_mean(self.negative, np.unique(labels))}",
-        )
-        return np.where(labels == self.negative, self.negative, f"not {self.negative}")
+        return np.where(labels.astype(str) == self.negative, self.negative, f"not {self.negative}")
+
+    def _check_negative(self, table: Any, place: _Place) -> None:
+        if self.negative is not None:
+            labels = np.unique(_values(table, self.label, "label", place).astype(str))
+            require(
+                self.negative in labels,
+                f"The 'negative' label '{self.negative}' does not occur in column '{self.label}'."
+                f"{did_you_mean(self.negative, labels)}",
+            )
 
     def _check_missing(self, x: Array, source: tuple[str, ...], place: _Place) -> Array:
         """Which rows stay."""
@@ -100,14 +128,16 @@ class _Table:
         require(bool(good.any()), f"Every row of {place.files} has a missing value; set 'missing' to 'mean' or 'zero'.")
         return good
 
-    def _cut(self, x: Array, y: Array, client: Array | None, domain: Array | None, classes: tuple[str, ...]) -> Dataset:
+    def _cut(
+        self, features: Features, y: Array, client: Array | None, domain: Array | None, classes: tuple[str, ...]
+    ) -> tuple[Dataset, Encoding]:
         train, test = np.arange(len(y)), np.arange(0)
         if self.test_fraction > 0:
             train, test = stratified_cut(y, self.test_fraction, numpy_generator(0, "table"))
-        x = fill(x, train, self.missing)
-        x = standardise(x, train) if self.scale == "standard" else x
+        encoding = Encoding.fit(features, train, self.missing, self.scale)
+        x = encoding.apply(features.values)
         held = len(test) > 0
-        return dataset_from_arrays(
+        made = dataset_from_arrays(
             x[train],
             y[train],
             _rows(client, train),
@@ -117,23 +147,22 @@ class _Table:
             _rows(domain, train),
             classes,
         )
+        return made, encoding
 
 
 @dataclass(frozen=True)
-class Csv(_Table):
+class Csv(TableSource):
     """A CSV file with a header row, or several.  A file without one gets its column names from `columns`."""
 
     columns: tuple[str, ...] = ()  # names of the columns, where the files have no header row
     na: tuple[str, ...] = ()  # further ways to write a missing value, e.g. "?"
     delimiter: str = ","
 
+    ending: ClassVar[str] = ".csv"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require(len(self.delimiter) == 1, f"The 'delimiter' of Csv must be one character. Got {self.delimiter!r}.")
-
-    def load(self) -> Dataset:
-        """Read the table or tables."""
-        return self._load(".csv", self._read)
 
     def _read(self, file: Path) -> Any:
         import pyarrow as pa
@@ -153,12 +182,10 @@ class Csv(_Table):
 
 
 @dataclass(frozen=True)
-class Parquet(_Table):
+class Parquet(TableSource):
     """A Parquet file, or several."""
 
-    def load(self) -> Dataset:
-        """Read the table or tables."""
-        return self._load(".parquet", self._read)
+    ending: ClassVar[str] = ".parquet"
 
     def _read(self, file: Path) -> Any:
         import pyarrow as pa

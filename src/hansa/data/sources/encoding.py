@@ -1,0 +1,75 @@
+"""How a table became a model's inputs, in numbers, so that another table can be read in the same way."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hansa.data.dataset import Array
+from hansa.data.sources.columns import Features, encode
+from hansa.errors import HansaError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One entry an input: where it comes from, what stands for a missing value, and what scales it."""
+
+    source: tuple[str, ...]  # the table's column
+    category: tuple[str | None, ...]  # the text that is 1 here; None where the column holds numbers
+    missing: tuple[float, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, features: Features, train: Array, missing: str, scale: str) -> Encoding:
+        """From the training rows: missing values become their mean or 0 (also where a column has no value at all),
+        and columns are brought to mean 0 and standard deviation 1, constant ones to 0."""
+        rows = features.values[train]
+        absent = np.isnan(rows)
+        means = np.nansum(rows, axis=0) / np.maximum((~absent).sum(axis=0), 1)
+        filler = np.zeros_like(means) if missing == "zero" else means
+        rows = np.where(absent, filler, rows)
+        shift, spread = np.zeros_like(means), np.ones_like(means)
+        if scale == "standard":
+            shift, spread = rows.mean(axis=0), rows.std(axis=0)
+        numbers = (filler, shift, np.where(spread > 0, spread, 1.0))
+        return cls(features.source, features.category, *(tuple(map(float, column)) for column in numbers))
+
+    def apply(self, values: Array) -> Array:
+        """Filled and scaled."""
+        filled = np.where(np.isnan(values), self.missing, values)
+        scaled: Array = (filled - np.asarray(self.mean)) / np.asarray(self.deviation)
+        return scaled
+
+    def values(self, table: Any, where: str) -> Array:
+        """The numbers of another table's columns, not yet filled and scaled; columns it has besides do not matter."""
+        return np.concatenate([self._column(table, name, where) for name in dict.fromkeys(self.source)], axis=1)
+
+    def _column(self, table: Any, name: str, where: str) -> Array:
+        if name not in table.column_names:
+            raise HansaError(f"There is no column '{name}' in {where}.{did_you_mean(name, table.column_names)}")
+        known = [text for column, text in zip(self.source, self.category, strict=True) if column == name]
+        column = table.select([name])
+        if known == [None]:
+            found = encode(column, [name], sys.maxsize)
+            if found.category != (None,):
+                raise HansaError(f"The column '{name}' of {where} holds text where the training data had numbers.")
+            return found.values
+        found = encode(_as_text(column), [name], sys.maxsize)
+        odd = [text for text in found.category if text not in known]
+        if odd:
+            raise HansaError(f"The column '{name}' of {where} has '{odd[0]}', which the training data never had.")
+        block = np.zeros((len(found.values), len(known)))
+        block[:, [known.index(text) for text in found.category]] = found.values
+        block[np.isnan(found.values).any(axis=1)] = np.nan
+        return block
+
+
+def _as_text(table: Any) -> Any:
+    """Categories that look like numbers in this table were text among others in the training data."""
+    import pyarrow as pa
+
+    return table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))

@@ -1,0 +1,145 @@
+"""Simulated drop-out: who does not answer is recorded by name, and nothing else of the round changes."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tomli_w
+import torch
+from battery import ALGORITHMS, LOCAL, clients_states, experiment, federation, outcome
+
+from hansa.algorithms.fed3r import Fed3R
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.personal import Personal
+from hansa.codec import piece_from_table, piece_to_table
+from hansa.engines.processes import Processes
+from hansa.engines.serial import Serial
+from hansa.engines.vectorised import Vectorised
+from hansa.engines.visit import Engine
+from hansa.errors import HansaError
+from hansa.loop import play
+from hansa.orchestrate.chains import Chains
+from hansa.orchestrate.dropout import Dropout
+from hansa.orchestrate.plan import missing_from, without
+from hansa.orchestrate.star import Star, Sweep
+from hansa.stage import Experiment, Stage
+from hansa.store import DiskStore
+from hansa.tree import equal
+from journals import ListJournal
+
+HALF = Dropout(Star(fraction=1.0), 0.5)
+
+
+def made(share: float = 0.5, minimum: float = 0.0, rounds: int = 4, engine: Engine | None = None) -> Experiment:
+    one = experiment(
+        Personal(FedAvg(LOCAL)), orchestration=Dropout(Star(fraction=1.0), share), rounds=rounds, engine=engine
+    )
+    return replace(one, phases=(replace(one.phases[0], minimum=minimum),))
+
+
+def test_the_share_is_the_share_and_rounds_differ() -> None:
+    names = [f"c{k}" for k in range(2000)]
+    chains = HALF.plan(0, names, 7)
+    assert sorted(client for (client,) in chains) == sorted(names)
+    quarter = Dropout(Star(fraction=1.0), 0.25)
+    first, second = (set(quarter.missing(round, chains, 7)) for round in (0, 1))
+    assert 400 < len(first) < 600 and 400 < len(second) < 600  # 500 ± 5 standard deviations of 19
+    assert 50 < len(first & second) < 200  # 125 by chance: nobody is always away
+    assert first == set(quarter.missing(0, list(reversed(chains)), 7)) != set(quarter.missing(0, chains, 8))
+
+
+def test_chains_close_over_the_missing() -> None:
+    assert without([("a", "b", "c"), ("d",), ("e",)], {"b": "", "d": ""}) == [("a", "c"), ("e",)]
+    assert missing_from(Star(3), 0, [("a",)], 0) == {}
+
+
+def test_the_missing_are_recorded_and_the_others_are_asked() -> None:
+    stage, journal = outcome(made())
+    assert any(record["failed"] for record in journal.records)
+    for number, record in enumerate(journal.records):
+        chains = HALF.plan(number, stage.names, stage.sampling_seed)
+        silent = HALF.missing(number, chains, stage.sampling_seed)
+        assert record["failed"] == silent and record["clients"] == len(stage.names) - len(silent)
+        for client, why in silent.items():
+            assert why == f"Client '{client}' did not answer (simulated drop-out, share 0.5)."
+
+
+def test_who_never_answers_keeps_no_state_and_costs_nothing() -> None:
+    one = made(rounds=1)
+    stage, journal = outcome(one)
+    silent = journal.records[0]["failed"]
+    assert silent and clients_states(stage).keys() == set(stage.names) - silent.keys()
+    assert stage.ledger.totals()["visits"] == len(stage.names) - len(silent)
+
+
+def test_a_share_of_nothing_changes_nothing() -> None:
+    plain = experiment(Personal(FedAvg(LOCAL)), orchestration=Star(fraction=1.0), rounds=4)
+    left, right = outcome(made(share=0.0)), outcome(plain)
+    assert equal(left[0].server, right[0].server) and left[1].told() == right[1].told()
+
+
+def test_the_outcome_is_that_of_the_others_alone() -> None:
+    """Fed3R's one round without those who did not answer is Fed3R on the clients that did."""
+    one = experiment(Fed3R())
+    one = replace(one, phases=(replace(one.phases[0], orchestration=Dropout(Sweep(), 0.4), minimum=0.0),))
+    stage, journal = outcome(one)
+    silent, data = journal.records[0]["failed"], federation()
+    others = {name: client for name, client in data.clients.items() if name not in silent}
+    assert 0 < len(others) < len(data.clients)
+    alone, _ = outcome(experiment(Fed3R(), data=replace(data, clients=others)))
+    assert all(torch.allclose(stage.server[key], alone.server[key], rtol=1e-9) for key in alone.server)
+
+
+@pytest.mark.parametrize("engine", [Vectorised(), Processes(1)], ids=["vectorised", "processes"])
+def test_every_engine_misses_the_same_clients(engine: Engine) -> None:
+    left, right = outcome(made(rounds=2)), outcome(made(rounds=2, engine=engine))
+    assert [one["failed"] for one in left[1].records] == [one["failed"] for one in right[1].records]
+    assert all(torch.allclose(leaf, right[0].server[key], atol=1e-5) for key, leaf in left[0].server.items())
+
+
+def test_a_resumed_run_misses_the_same_clients(tmp_path: Path) -> None:
+    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+    play(made(), store, journal, stop=lambda: len(journal.records) >= 2)
+    assert len(journal.records) == 2
+    assert play(made(), store, journal)
+    whole = outcome(made())
+    assert journal.told() == whole[1].told()
+    assert equal(Stage(made(), 0, store, None).server, whole[0].server)
+
+
+def test_below_the_minimum_the_run_stops(tmp_path: Path) -> None:
+    """What was committed stays, and a lower minimum lets it go on from there."""
+    counts = [record["clients"] for record in outcome(made())[1].records]
+    worst = min(counts)
+    first = counts.index(worst)
+    demanding = made(minimum=(worst + 0.5) / 7)
+    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+    with pytest.raises(HansaError, match=rf"Round {first + 1} of phase 'only': {7 - worst} of 7 .* did not answer"):
+        play(demanding, store, journal)
+    store.close()
+    assert play(made(), DiskStore(tmp_path / "state.sqlite"), journal)
+    assert journal.told() == outcome(made())[1].told()
+
+
+@pytest.mark.parametrize("engine", [Serial(), Vectorised(), Processes(1)], ids=["serial", "vectorised", "processes"])
+def test_a_round_that_nobody_answers_is_a_sentence(engine: Engine) -> None:
+    with pytest.raises(HansaError, match=r"Round 1 of phase 'only': 7 of 7 clients failed. Client 'c\d' did not"):
+        outcome(made(share=0.999999, engine=engine))
+
+
+def test_a_chain_goes_on_without_the_missing() -> None:
+    one = experiment(ALGORITHMS["fedavg"], orchestration=Dropout(Chains(3), 0.3))
+    _, journal = outcome(replace(one, phases=(replace(one.phases[0], minimum=0.0),)))
+    assert any(record["failed"] for record in journal.records)
+    assert all(record["clients"] + len(record["failed"]) == 7 for record in journal.records)
+
+
+def test_settings() -> None:
+    orchestration = Dropout(Chains(3), 0.3)
+    table = tomllib.loads(tomli_w.dumps(piece_to_table("orchestration", orchestration)))
+    assert piece_from_table("orchestration", table) == orchestration
+    with pytest.raises(HansaError, match=r"'share' of drop-out must lie in \[0, 1\). Got 1"):
+        Dropout(share=1.0)
