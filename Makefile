@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
-.PHONY: demo test check lint types bench results-fed3r clean
+.PHONY: demo test check lint types bench results-fed3r results-personalisation clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,13 +31,18 @@ types: $(VENV)/all
 check: lint types test  ## Exactly what CI runs
 
 bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics, and PyPI peers in environments of their own
+	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/ridge_scale.py
 	$(BIN)/python benchmarks/million_clients.py
 	$(BIN)/python benchmarks/compare_peers.py
 
 results-fed3r: $(VENV)/all  ## docs/results/fed3r.md from real data; finished runs are found, not repeated
 	$(BIN)/python experiments/fed3r.py
+
+results-personalisation: $(VENV)/all  ## docs/results/personalisation.md from real data; HANSA_WORKERS runs so many at a time
+	$(BIN)/python experiments/personalisation.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

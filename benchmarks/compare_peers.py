@@ -1,11 +1,11 @@
 """Our rounds against those of pfl-research, Flower (with Ray) and fedjax, each in an environment of its own.
 
-    python benchmarks/compare_peers.py                       # W1, W4; makes the environments on first use
-    python benchmarks/compare_peers.py W1 W1-100 W2 W4 --environments build/peers
+    python benchmarks/compare_peers.py                       # all workloads; makes the environments on first use
+    python benchmarks/compare_peers.py W1 W4 --environments build/peers
 
 Every library gets the same clients, initial parameters, batch sizes and steps.  Ours and theirs take turns over
 `--passes` passes, and the best round of each counts.  `moved` is how far the parameters went in four rounds: the same
-up to the order of samples.
+up to the order of samples.  Who takes longer than `--patience` seconds is stopped and not tried again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import venv
+from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -40,39 +42,50 @@ def environment(peer: str, folder: Path) -> Path:
     return python
 
 
-def measure(python: Path, script: str, arguments: list[str]) -> dict[str, float] | None:
-    """What a script prints last; None when it fails."""
+def measure(python: Path, script: str, arguments: list[str], patience: float) -> dict[str, float] | str:
+    """What a script prints last, or why it did not."""
     command = [python, HERE / script, *arguments]
     around = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryFile("w+") as said:  # a pipe would stay open as long as any daemon the script started
+        process = subprocess.Popen(command, env=around, stdout=said, stderr=said, start_new_session=True)
         try:
-            code = subprocess.run(command, env=around, stdout=said, stderr=said, timeout=150, check=False).returncode
+            code = process.wait(patience)
         except subprocess.TimeoutExpired:
-            code = -1
+            return f"stopped after {patience:g} s"
+        finally:
+            with suppress(ProcessLookupError):  # it, and whatever it started
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         said.seek(0)
         text = said.read().splitlines()
     lines = [line for line in text if line.startswith("{")]
     if not lines:
-        print(f"  {script} ended with {code}: {(text or ['no reason given'])[-1]}", flush=True)
-        return None
+        return f"ended with {code}: {(text or ['no reason given'])[-1]}"
     found: dict[str, float] = json.loads(lines[-1])
     return found
 
 
-def compare(case: str, pythons: dict[str, Path], passes: int) -> None:
+def compare(case: str, pythons: dict[str, Path], passes: int, patience: float) -> None:
     name, per_round, rounds = CASES[case]
     best: dict[str, dict[str, float]] = {}
+    failed: dict[str, str] = {}
     for _ in range(passes):
         for who, python in {"hansa": Path(sys.executable), **pythons}.items():
-            script = "peers/hansa_rounds.py" if who == "hansa" else f"peers/{who}_rounds.py"
-            found = measure(python, script, [name, str(per_round), str(rounds)])
-            if found and (who not in best or found["seconds"] < best[who]["seconds"]):
+            arguments = [name, str(per_round), str(rounds)]
+            found = failed.get(who) or measure(python, f"peers/{who}_rounds.py", arguments, patience)
+            if isinstance(found, str):
+                failed[who] = found
+            elif who not in best or found["seconds"] < best[who]["seconds"]:
                 best[who] = found
-    show(case, best)
+    show(case, best, failed)
 
 
-def show(case: str, best: dict[str, dict[str, float]]) -> None:
+def show(case: str, best: dict[str, dict[str, float]], failed: dict[str, str]) -> None:
     print(f"\n{case}: {CASES[case][1]} clients a round", flush=True)
+    for who, why in failed.items():
+        print(f"  {who:8s} {why}")
+    if "hansa" not in best:
+        return
     for who, found in best.items():
         ratio = best["hansa"]["seconds"] / found["seconds"]
         print(f"  {who:8s} {found['seconds']:9.5f} s   hansa takes {ratio:6.3f} of it   moved {found['moved']:.5f}")
@@ -84,14 +97,15 @@ def show(case: str, best: dict[str, dict[str, float]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; W1 and W4 when left out")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all when left out")
     parser.add_argument("--environments", type=Path, default=HERE.parent / "build" / "peers")
     parser.add_argument("--peers", nargs="*", default=list(PEERS))
     parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds a library may take for its rounds")
     settings = parser.parse_args()
     pythons = {peer: environment(peer, settings.environments) for peer in settings.peers}
-    for case in settings.cases or ["W1", "W4"]:
-        compare(case, pythons, settings.passes)
+    for case in settings.cases or CASES:
+        compare(case, pythons, settings.passes, settings.patience)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ from where it stopped.  HANSA_WORKERS runs so many at a time, HANSA_DEVICE says 
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable
@@ -54,15 +56,27 @@ BASES = (
     "Fed3R + FedAvg-100",
     "Fed3R + FedAvg-300(features)",
 )
-TUNED = tuple(
-    f"{init}{algorithm}-300({part})"
-    for init in ("", "Fed3R + ")
-    for algorithm in ("FedAvg", "FedAvgM", "SCAFFOLD")
-    for part in (("features", "head", "all") if init else ("head", "all"))
-)
-PARTIAL = tuple(f"{name}-100({part})" for name in ("FedSim", "FedAlt") for part in ("head", "features"))
+FULL = ("FedAvg-300", "Fed3R", "Fed3R + FedAvg-300")  # what full personalisation without OLL starts from
+INITS = ("", "Fed3R + ", "Fed3R + Calibrate + ")
+ALGORITHMS = ("FedAvg", "FedAvgM", "SCAFFOLD")
 PARTS = ("head", "features", "all")
+SHARED = "FedSim-100(features)"
+PARTIAL = ("FedSim-100(head)", SHARED, "FedAlt-100(head)", "FedAlt-100(features)")
 numbers: dict[str, dict[str, Any]] = {}
+
+
+def tuned(init: str, algorithm: str, part: str) -> str:
+    """A pipeline of Table 3; what trains everything needs no brackets, so that equal pipelines have equal names."""
+    return f"{init}{algorithm}-100" + (f"({part})" if part != "all" else "")
+
+
+TUNED = tuple(
+    tuned(init, algorithm, part)
+    for init in INITS
+    for algorithm in ALGORITHMS
+    for part in PARTS
+    if init or part != "features"  # features below a classifier that nobody trained have nothing to learn from
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +87,7 @@ class Row:
     before: str
     own: str
     oll: bool = False
-    epochs: int = 5  # of a round of full personalisation; one gives a curve
-    lr: float | None = None
+    epochs: int = 25  # of a round of full personalisation; one gives a curve
 
     @property
     def notation(self) -> str:
@@ -86,8 +99,7 @@ class Row:
     def name(self) -> str:
         """Of the run folder."""
         text = self.notation.replace(" + ", "+").replace("(", "_").replace(")", "")
-        extra = f"-lr{self.lr}" if self.lr else ""
-        return f"pfl-{self.setting}-{text}{extra}{'-curve' if self.epochs == 1 else ''}"
+        return f"pfl-{self.setting}-{text}{'-curve' if self.epochs == 1 else ''}"
 
     def plan(self, seed: int) -> dict[str, Any]:
         """The plan of its own phases, with the rates and temperatures they have as a part of the whole."""
@@ -106,7 +118,7 @@ class Row:
 def base(row: Row) -> str:
     """The folder of the pipeline a row continues, which may itself continue another."""
     first, plus, last = row.before.rpartition(" + ")
-    if plus and last.startswith(("FedSim", "FedAlt")):
+    if plus and last == SHARED:
         return Row(row.setting, first, last).name
     return Row(row.setting, "", row.before).name
 
@@ -121,7 +133,7 @@ def _copy(plan: Any) -> Any:
 
 
 def _settled(phase: dict[str, Any], row: Row) -> dict[str, Any]:
-    """A federated phase is judged three times; full personalisation takes its 25 epochs in a few rounds."""
+    """A federated phase is judged three times; full personalisation takes its 25 epochs in one round, or in 25."""
     phase = _copy(phase)
     local = phase["algorithm"].get("local")
     if phase["algorithm"]["name"] == "local":
@@ -129,30 +141,24 @@ def _settled(phase: dict[str, Any], row: Row) -> dict[str, Any]:
         phase["outside"] = row.epochs == 1
     elif local:
         phase["evaluate_every"] = max(1, phase["rounds"] // 3)
-    if local and row.lr:
-        local["lr"] = row.lr
     return phase
 
 
 def all_rows(setting: str) -> list[list[Row]]:
     """Every pipeline, in an order in which what is continued comes first."""
     first = [Row(setting, "", text) for text in BASES]
-    then = [Row(setting, text, "FedSim-100(features)") for text in BASES]
+    then = [Row(setting, text, SHARED) for text in BASES]
     full = [f"FP({part})" for part in PARTS]
     last = [Row(setting, text, own, oll=True) for text in BASES for own in ("", *full)]
-    last += [Row(setting, text, own) for text in BASES for own in full]
-    last += [Row(setting, f"{text} + FedSim-100(features)", own) for text in BASES for own in full]
-    last += [Row(setting, "FedAvg-300", "FP(head)", oll=oll, epochs=1) for oll in (False, True)]
-    last += [Row(setting, "", text) for text in ("FedNCM", *map(short, TUNED)) if text not in BASES]
-    last += [Row(setting, "", f"Fed3R + FedAvg-300({part})", lr=0.001) for part in PARTS]
-    last += [Row(setting, "Fed3R + FedAvg-300", f"FP-Ditto({part})") for part in PARTS]
-    last += [Row(setting, text, own) for own in PARTIAL if own != "FedSim-100(features)" for text in BASES]
+    last += [Row(setting, text, own) for text in FULL for own in full]
+    last += [Row(setting, "", text) for text in ("FedNCM", *TUNED) if text not in BASES]
+    last += [Row(setting, text, "FedSim-100(head)") for text in BASES]
+    last += [Row(setting, f"{text} + {SHARED}", own) for text in FULL for own in full]
+    if setting == "cifar100":  # with 110 convolutional networks these take hours
+        last += [Row(setting, FULL[2], f"FP-Ditto({part})") for part in PARTS]
+        last += [Row(setting, text, own) for own in PARTIAL[2:] for text in BASES]
+        last += [Row(setting, "FedAvg-300", "FP(head)", oll=oll, epochs=1) for oll in (False, True)]
     return [first, then, last]
-
-
-def short(text: str) -> str:
-    """What trains everything needs no brackets, so that equal pipelines have equal names."""
-    return text.replace("(all)", "")
 
 
 # ------------------------------------------------------------------------------------------------------------- running
@@ -176,18 +182,23 @@ def make(job: tuple[Row, int]) -> str:
         done = run(row.name, row.plan(seed), seed)
     except Exception as error:  # the others go on; the tables will say what is missing
         return f"{row.name}, seed {seed}: {type(error).__name__}: {error}"
-    continued = row.own in BASES if not row.before else row.own == "FedSim-100(features)"
+    continued = row.own in BASES if not row.before else row.own == SHARED
     if not continued:
         shutil.rmtree(done.path / "checkpoint", ignore_errors=True)  # a model of each client, gigabytes in all
     return ""
+
+
+def wanted(row: Row) -> bool:
+    """Where HANSA_ONLY gives a pattern, only pipelines whose folder matches it."""
+    return bool(re.search(os.environ.get("HANSA_ONLY", ""), row.name))
 
 
 def make_all(settings: Iterable[str], seeds: Iterable[int]) -> list[str]:
     """All runs, those that others continue first."""
     settings, seeds, problems = list(settings), list(seeds), list[str]()
     for level in range(3):
-        rows = zip(*(all_rows(name)[level] for name in settings), strict=True)
-        jobs = [(row, seed) for beside in rows for row in beside for seed in seeds]
+        beside = itertools.zip_longest(*(all_rows(name)[level] for name in settings))
+        jobs = [(row, seed) for rows in beside for row in rows if row and wanted(row) for seed in seeds]
         if WORKERS > 1:
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(WORKERS, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -216,7 +227,7 @@ def cell(row: Row, metric: str = "client_accuracy_weighted") -> str:
     """Mean and spread, or a dash where no run has finished."""
     reached = values(row, metric)
     if reached:
-        numbers.setdefault(row.setting, {})[f"{row.notation}{f' at lr {row.lr}' if row.lr else ''}, {metric}"] = reached
+        numbers.setdefault(row.setting, {})[f"{row.notation}, {metric}"] = reached
     return spread(reached) if reached else "–"
 
 
@@ -232,7 +243,7 @@ def costs(row: Row) -> tuple[str, str]:
 
 def federated(setting: str) -> str:
     """Table 2: closed forms and gradient algorithms from a random classifier, judged on the global test set."""
-    names = ("Fed3R", "FedNCM", *(short(text) for text in TUNED if "Fed3R" not in text))
+    names = ("Fed3R", "FedNCM", *(tuned("", one, part) for part in ("head", "all") for one in ALGORITHMS), "FedAvg-300")
     rows = [Row(setting, "", text) for text in names]
     body = [(shown(row.own), cell(row, "test_accuracy"), *costs(row)) for row in rows]
     return table(("pipeline", "test accuracy", "bytes, all rounds", "operations a client"), body)
@@ -240,38 +251,37 @@ def federated(setting: str) -> str:
 
 def fine_tuning(setting: str) -> str:
     """Table 3: where federated fine-tuning starts, and what it trains."""
-    body: list[tuple[str, ...]] = []
-    for init in ("", "Fed3R + "):
-        for algorithm in ("FedAvg", "FedAvgM", "SCAFFOLD"):
-            rows = [Row(setting, "", short(f"{init}{algorithm}-300({part})")) for part in ("features", "head", "all")]
-            body.append(
-                (init.removesuffix(" + ") or "random", algorithm, *(cell(row, "test_accuracy") for row in rows))
-            )
-    slow = [Row(setting, "", f"Fed3R + FedAvg-300({part})", lr=0.001) for part in ("features", "head", "all")]
-    body.append(("Fed3R", "FedAvg, rate 0.001", *(cell(row, "test_accuracy") for row in slow)))
+    body = []
+    for init in INITS:
+        for algorithm in ALGORITHMS:
+            rows = [Row(setting, "", tuned(init, algorithm, part)) for part in ("features", "head", "all")]
+            name = shown(init.removesuffix(" + ")) or "random"
+            body.append((name, algorithm, *(cell(row, "test_accuracy") for row in rows)))
     return table(("ψ init", "algorithm", "FT(φ)", "FT(ψ)", "FT(M)"), body)
 
 
 def partial(setting: str) -> str:
     """Table 4: partial personalisation after six beginnings."""
+    columns = PARTIAL if setting == "cifar100" else PARTIAL[:2]
     body = [
-        (shown(text), cell(Row(setting, "", text)), *(cell(Row(setting, text, own)) for own in PARTIAL))
+        (shown(text), cell(Row(setting, "", text)), *(cell(Row(setting, text, own)) for own in columns))
         for text in BASES
     ]
-    return table(("init + FT", "before PP", "FedSim(ψ)", "FedSim(φ)", "FedAlt(ψ)", "FedAlt(φ)"), body)
+    return table(("init + FT", "before PP", *(shown(own).replace("-100", "") for own in columns)), body)
 
 
 def full(setting: str) -> str:
     """Table 5: full personalisation, with and without partial personalisation before it."""
     body = []
-    for between in ("", "FedSim-100(features)"):
-        for text in BASES:
+    for between in ("", SHARED):
+        for text in FULL:
             before = f"{text} + {between}" if between else text
             start = Row(setting, text, between) if between else Row(setting, "", text)
             ends = [cell(Row(setting, before, f"FP({part})")) for part in PARTS]
             body.append((shown(text), "FedSim(φ)" if between else "none", cell(start), *ends))
-    ditto = [cell(Row(setting, "Fed3R + FedAvg-300", f"FP-Ditto({part})")) for part in PARTS]
-    body.append((shown("Fed3R + FedAvg-300"), "none", "FP with Ditto:", *ditto))
+    if setting == "cifar100":
+        ditto = [cell(Row(setting, FULL[2], f"FP-Ditto({part})")) for part in PARTS]
+        body.append((shown(FULL[2]), "none, FP with Ditto", cell(Row(setting, "", FULL[2])), *ditto))
     return table(("init + FT", "PP", "before FP", "FP(ψ)", "FP(φ)", "FP(M)"), body)
 
 
@@ -288,7 +298,7 @@ def pruned(setting: str) -> str:
 def best_without(setting: str, text: str) -> str:
     """The best mean of all pipelines of Tables 4 and 5 that begin so; chosen by their test figures, in their favour."""
     rows = [Row(setting, text, own) for own in PARTIAL] + [
-        Row(setting, before, f"FP({part})") for before in (text, f"{text} + FedSim-100(features)") for part in PARTS
+        Row(setting, before, f"FP({part})") for before in (text, f"{text} + {SHARED}") for part in PARTS
     ]
     rows = [row for row in rows if values(row)]
     return spread(values(max(rows, key=lambda row: float(np.mean(values(row)))))) if rows else "–"
@@ -296,9 +306,9 @@ def best_without(setting: str, text: str) -> str:
 
 def fairness(setting: str) -> str:
     """Who gains: the spread over clients of some pipelines."""
-    rows = [Row(setting, "", text) for text in ("FedAvg-300", "Fed3R", "Fed3R + FedAvg-300")]
-    rows += [Row(setting, "Fed3R + FedAvg-300", own, oll=True) for own in ("", "FP(head)")]
-    rows += [Row(setting, "Fed3R + FedAvg-300", own) for own in ("FedSim-100(head)", "FP(head)")]
+    rows = [Row(setting, "", text) for text in ("FedAvg-300", "Fed3R", FULL[2])]
+    rows += [Row(setting, FULL[2], own) for own in ("FedSim-100(head)", SHARED, "FP(head)", "FP(features)")]
+    rows += [Row(setting, FULL[2], own, oll=True) for own in ("", "FP(head)", "FP(features)")]
     names = ("weighted", "mean", "std", "worst10", "worst20", "worst40", "decile5", "best10", "balanced")
     body = [(shown(row.notation), *(cell(row, f"client_accuracy_{name}") for name in names)) for row in rows]
     return table(("pipeline", *names), body)
@@ -306,7 +316,8 @@ def fairness(setting: str) -> str:
 
 def shown(notation: str) -> str:
     """As the paper writes it."""
-    return notation.replace("(head)", "(ψ)").replace("(features)", "(φ)").replace("(all)", "(M)")
+    greek = notation.replace("(head)", "(ψ)").replace("(features)", "(φ)").replace("(all)", "(M)")
+    return greek.replace("Fed3R + Calibrate", "Fed3R*")
 
 
 def outside(setting: str) -> str:
@@ -319,9 +330,10 @@ def outside(setting: str) -> str:
     ):
         runs = found(Row(setting, "FedAvg-300", "FP(head)", oll=oll, epochs=1))
         if not runs:
-            return "The runs of this figure are not there."
+            return ""
         curves = [[r["metrics"][metric] for r in one.rounds if metric in r["metrics"]] for one in runs]
-        series[name] = [(float(epoch), float(np.mean(at))) for epoch, at in enumerate(zip(*curves, strict=True), 1)]
+        epochs = [r["round"] for r in runs[0].rounds if metric in r["metrics"]]
+        series[name] = [(float(e), float(np.mean(at))) for e, at in zip(epochs, zip(*curves, strict=True), strict=True)]
         numbers.setdefault(setting, {})[f"figure, {name}"] = series[name]
     file = RESULTS / f"personalisation-{setting}.svg"
     title = "Accuracy by class while heads are personalised"
@@ -346,7 +358,7 @@ def page(problems: list[str]) -> str:
     parts = [notes.strip()]
     for setting, title in TITLES.items():
         parts.append(f"## {title}")
-        parts += [f"### {name}\n\n{make_table(setting)}" for name, make_table in SECTIONS]
+        parts += [f"### {name}\n\n{text}" for name, make_table in SECTIONS if (text := make_table(setting))]
     if problems:
         parts.append("## Runs that failed\n\n" + "\n".join(f"- {problem}" for problem in problems))
     return "\n\n".join([*parts, made_by("make results-personalisation")]) + "\n"

@@ -63,7 +63,7 @@ def _engine(plan: Plan, assembled: Assembled) -> dict[str, Any]:
     names = list(made.federation.clients)
     rounds = [len(phase.orchestration.plan(0, names, 0)) for phase in made.phases]
     places = [
-        Workplace(phase.algorithm, made.task, made.federation, chains, phase.remember == "nothing")
+        Workplace(phase.algorithm, made.task, made.federation, chains, phase.remember == "nothing", phase.deadline)
         for phase, chains in zip(made.phases, rounds, strict=True)
     ]
     return {**piece_to_table("engine", plan.engine), "phases": [choice_of(plan.engine, place) for place in places]}

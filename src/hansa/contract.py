@@ -57,6 +57,11 @@ class Algorithm(ABC):
         """Whether from this phase on a client knows only the classes of its own training data."""
         return False
 
+    @property
+    def client_side(self) -> Algorithm:
+        """Whose client this algorithm has: a wrapper that changes the server alone has the wrapped algorithm's."""
+        return self
+
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """What `encode` would give for a client, in shapes and types alone; asked of additive algorithms only."""
         return {}

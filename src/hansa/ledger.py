@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +20,18 @@ class Ledger:
         counts = {key: np.zeros(len(clients), dtype=np.int64) for key in ("visits", "bytes_up", "bytes_down")}
         new = {**counts, "flops": np.zeros(len(clients))}
         self._columns = new if tree is None else {key: column.numpy().copy() for key, column in tree.items()}
+        names = ("visits", "bytes_up", "bytes_down", "flops")
+        self._cells: tuple[Any, ...] = tuple(self._columns[key].data for key in names)  # quicker, one by one
 
     def add(self, reply: Reply, setup_bytes: int) -> None:
         """Charge a visit; a client's first one also brings what earlier phases learnt and this one takes as given."""
         row = self._row[reply.client]
-        first = self._columns["visits"][row] == 0
-        self._columns["visits"][row] += 1
-        self._columns["bytes_up"][row] += reply.bytes_up
-        self._columns["bytes_down"][row] += reply.bytes_down + (setup_bytes if first else 0)
-        self._columns["flops"][row] += reply.numbers["flops"]
+        visits, bytes_up, bytes_down, flops = self._cells
+        first = visits[row] == 0
+        visits[row] += 1
+        bytes_up[row] += reply.bytes_up
+        bytes_down[row] += reply.bytes_down + (setup_bytes if first else 0)
+        flops[row] += reply.numbers["flops"]
 
     def totals(self) -> dict[str, float]:
         """Sums over clients."""

@@ -63,6 +63,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "fed3r-select": "hansa.algorithms.fed3r_select:Fed3RSelect",
         "fed3r-ft": "hansa.algorithms.fed3r_ft:Fed3RFT",
         "fedncm": "hansa.algorithms.fedncm:FedNCM",
+        "calibrate": "hansa.algorithms.calibrate:Calibrate",
         "oll": "hansa.algorithms.oll:OLL",
         "checkpoint": "hansa.algorithms.checkpoint:Checkpoint",
         "feature-scale": "hansa.algorithms.feature_scale:FeatureScale",

@@ -101,7 +101,7 @@ class Stage:
         chains = self.phase.orchestration.plan(0, self.names, self.sampling_seed)
         own = self.previous is not None and self.previous.individual
         alike = self.phase.remember == "nothing" and not own and not self.task.local_labels
-        return Workplace(self.algorithm, self.task, self.federation, len(chains), alike)
+        return Workplace(self.algorithm, self.task, self.federation, len(chains), alike, self.phase.deadline)
 
     def start(self, client: str) -> Tree:
         """The leaves a client carries over: its own model, where an earlier phase personalised it."""

@@ -5,6 +5,7 @@ Every function returns new tensors and leaves its arguments untouched.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 
 import torch
@@ -23,12 +24,12 @@ def combine(left: Mapping[str, Tensor], right: Mapping[str, Tensor], by: Callabl
 
 def add(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
     """`left + right`."""
-    return combine(left, right, torch.add)
+    return combine(left, right, operator.add)
 
 
 def subtract(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
     """`left − right`."""
-    return combine(left, right, torch.sub)
+    return combine(left, right, operator.sub)
 
 
 def scale(tree: Mapping[str, Tensor], factor: float | Tensor) -> Tree:

@@ -6,11 +6,9 @@ import functools
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor
 
 from hansa.errors import HansaError
@@ -29,7 +27,12 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 _ORDER = {dtype: rank for rank, dtype in enumerate(_DTYPES)}
+
+
+Buffer = bytes | bytearray | memoryview
+ALIGNED = 64  # bytes: where torch's own tensors begin
 
 
 def number(value: float) -> str:
@@ -45,32 +48,68 @@ def parse_number(text: str) -> float:
 
 def pack(tree: Mapping[str, Tensor], numbers: Mapping[str, float] | None = None) -> bytes:
     """A message: what `safetensors` would write, with one copy of every leaf instead of three."""
+    return b"".join(parts(tree, numbers))
+
+
+def parts(tree: Mapping[str, Tensor], numbers: Mapping[str, float] | None = None) -> list[Buffer]:
+    """A message in pieces that need not be put together to be sent: the leaves' own memory, not copied."""
     leaves, header = _layout(_shapes(tree), {key: number(value) for key, value in (numbers or {}).items()})
-    return b"".join([header, *(_bytes(tree[key]) for key in leaves)])
+    return [header, *(_bytes(tree[key]) for key in leaves)]
 
 
-def _bytes(leaf: Tensor) -> Any:
+def _bytes(leaf: Tensor) -> Buffer:
     """The memory of a leaf, without copying where it lies in one piece already."""
     flat = leaf.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
+    memory: memoryview = flat.view(torch.uint8).numpy().data
+    return memory if flat.numel() else b""
 
 
-def unpack(message: bytes) -> tuple[Tree, dict[str, float]]:
-    """The tree and the numbers of a message."""
+def unpack(message: Buffer) -> tuple[Tree, dict[str, float]]:
+    """The tree and the numbers of a message; leaves that lie well in memory that may be written to are not copied."""
+    memory = memoryview(message)
     try:
-        tree = load(message)
-        (length,) = struct.unpack("<Q", message[:8])
-        meta = json.loads(message[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, struct.error, ValueError) as error:
-        raise HansaError(f"A message of {len(message)} bytes is cut off or foreign: {error}.") from error
-    return tree, {key: parse_number(value) for key, value in meta.items()}
+        (length,) = struct.unpack_from("<Q", memory)
+        header = json.loads(bytes(memory[8 : 8 + length]))
+        meta = header.pop("__metadata__", {})
+        data = memory[8 + length :]
+        if len(data) != max((entry["data_offsets"][1] for entry in header.values()), default=0):
+            raise ValueError(f"its leaves take another number of bytes than the {len(data)} that are there")
+        tree = {key: _leaf(data, own["dtype"], own["shape"], *own["data_offsets"]) for key, own in header.items()}
+        return tree, _numbers(meta)
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise HansaError(f"A message of {len(memory)} bytes is cut off or foreign: {error}.") from error
+
+
+def _numbers(meta: Mapping[str, str]) -> dict[str, float]:
+    """The numbers beside a tree; other writers put words there, which say nothing to us."""
+    found = {}
+    for key, text in meta.items():
+        with suppress(ValueError, struct.error):
+            found[key] = parse_number(text)
+    return found
+
+
+def _leaf(data: memoryview, name: str, shape: list[int], first: int, end: int) -> Tensor:
+    """A leaf in the memory of a message, or copied to where torch would put it: products round by where numbers lie."""
+    dtype, count = _NAMES[name], torch.Size(shape).numel()
+    if first < 0 or count * dtype.itemsize != end - first:
+        raise ValueError(f"a leaf of shape {shape} does not take {end - first} bytes")
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    if not data.readonly:
+        leaf = torch.frombuffer(data[first:end], dtype=torch.uint8)
+        leaf = leaf if leaf.data_ptr() % ALIGNED == 0 else leaf.clone()
+    else:
+        leaf = torch.empty(end - first, dtype=torch.uint8)
+        leaf.numpy().data[:] = data[first:end]
+    return leaf.view(dtype).reshape(shape)
 
 
 Shapes = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
 def _shapes(tree: Mapping[str, Tensor]) -> Shapes:
-    return tuple((key, leaf.dtype, tuple(leaf.shape)) for key, leaf in tree.items())
+    return tuple([(key, leaf.dtype, leaf.shape) for key, leaf in tree.items()])
 
 
 def _layout(leaves: Shapes, numbers: Mapping[str, str]) -> tuple[list[str], bytes]:

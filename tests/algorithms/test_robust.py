@@ -38,8 +38,8 @@ from hansa.data.partitions.label import Iid
 from hansa.data.sources.digits import Digits
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
-from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import Engine
+from hansa.engines.vectorised import Vectorised, usual_path
+from hansa.engines.visit import Engine, Workplace
 from hansa.errors import HansaError
 from hansa.local.robust_rules import Krum, Median, NormBound, Rule, TrimmedMean
 from hansa.local.server import Adam
@@ -307,6 +307,8 @@ def test_the_vectorised_engine_equals_serial(rule: Rule, model: Model) -> None:
     one, other = (run(algorithm, federation(), engine=engine, model=model) for engine in (Serial(), Vectorised()))
     assert close(one[0].server, other[0].server)
     assert torch.equal(one[0].ledger.tree()["bytes_up"], other[0].ledger.tree()["bytes_up"])
+    path = usual_path(Vectorised(), Workplace(algorithm, one[0].task, federation()))
+    assert path == ("sample-space" if isinstance(model, Linear) else "stacked")
 
 
 @pytest.mark.parametrize("inner", [FedAvg(LOCAL), Scaffold(LOCAL)], ids=["fedavg", "scaffold"])

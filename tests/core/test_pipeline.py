@@ -224,3 +224,17 @@ def test_a_part_of_a_model_is_a_checkpoint_too_and_a_wrong_one_is_refused(tmp_pa
     save_file({"head.weight": leaves["head.weight"]}, path)
     part = hansa.run(plan(phases), out=tmp_path / "part")
     assert part.rounds[0]["metrics"]["test_accuracy"] > 0.5  # the features are the seeded ones, as in the first run
+
+
+# ------------------------------------------------------------------------------------------------------- deadlines
+
+
+def test_a_deadline_reaches_the_engine_and_late_clients_are_named(tmp_path: Path) -> None:
+    """Nobody trains in a nanosecond: all are late, so the run stops below its minimum; a minute is enough for all."""
+    phase = {"algorithm": "fedavg", **FAST}
+    with pytest.raises(HansaError, match=r"3 of 3 clients failed. Client '.+' missed the deadline of 1e-09 s"):
+        hansa.run(plan([{**phase, "deadline": 1e-9}]), out=tmp_path / "late")
+    done = hansa.run(plan([{**phase, "deadline": 60}]), out=tmp_path / "soon")
+    assert done.rounds[0]["failed"] == {} and done.environment["engine"]["phases"][0]["path"] == "serial"
+    with pytest.raises(HansaError, match=r"The 'deadline' of a phase must be a number of seconds > 0\. Got 0"):
+        plan([{**phase, "deadline": 0}])

@@ -49,7 +49,7 @@ PERSONAL = Phase("fedper", FedPer(LocalSGD(lr=0.1)), Sweep(), rounds=3)
 
 
 def test_a_clients_own_leaves_survive_phases_that_do_not_train_them() -> None:
-    """Heads of its own, then two phases of common features: every client still deploys and is judged by its own head."""
+    """Heads of its own, then two phases of common features: clients still deploy, and are judged by, their own."""
     shared = Phase("features", FedAvg(LocalSGD(lr=0.1, train="features")), Star(3), rounds=1)
     before, _ = played(PERSONAL)
     after, _ = played(PERSONAL, shared, Phase("features-2", shared.algorithm, Star(3)))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 
+import pytest
 import torch
 from safetensors.torch import save
 
 from hansa import wire
 from hansa.engines import frames
+from hansa.errors import HansaError
+from hansa.tree import equal
 
 TREES = [
     {},
@@ -23,6 +26,41 @@ def test_packing_writes_what_safetensors_writes() -> None:
         assert wire.pack(tree) == save(tree)
 
 
+def test_what_other_writers_wrote_can_be_read() -> None:
+    for tree in TREES:
+        back, numbers = wire.unpack(save(tree, {"format": "pt"}))
+        assert equal(back, tree) and numbers == {}
+
+
+def test_leaves_lie_where_torch_would_put_them() -> None:
+    """Else products would round differently from one process to another."""
+    for shift in range(0, 64, 8):
+        memory = bytearray(shift) + wire.pack({"a": torch.ones(3), "b": torch.ones(5)})
+        for message in (memoryview(memory)[shift:], bytes(memory[shift:])):
+            tree, _ = wire.unpack(message)
+            assert all(leaf.data_ptr() % wire.ALIGNED == 0 for leaf in tree.values())
+            assert [leaf.sum() for leaf in tree.values()] == [3, 5]
+
+
+def test_a_message_that_was_sent_is_not_copied() -> None:
+    stream = io.BytesIO()
+    frames.write(stream, {}, [wire.parts({"a": torch.ones(3)})])
+    stream.seek(0)
+    _, (message,) = frames.read(stream)
+    leaf = wire.unpack(message)[0]["a"]
+    message[-4:] = torch.tensor([5.0]).numpy().tobytes()
+    assert leaf.tolist() == [1.0, 1.0, 5.0]
+
+
+def test_lies_in_a_header_are_noticed() -> None:
+    good = wire.pack({"a": torch.ones(4)})
+    for before, after in ((b"[4]", b"[5]"), (b'"F32"', b'"F64"'), (b'"F32"', b'"XYZ"'), (b"[0,16]", b"[4,16]")):
+        with pytest.raises(HansaError, match="cut off or foreign"):
+            wire.unpack(good.replace(before, after))
+    with pytest.raises(HansaError, match="cut off or foreign"):
+        wire.unpack(good + b"more")
+
+
 def test_views_and_gradients_are_packed_as_values() -> None:
     base = torch.arange(12.0).reshape(3, 4).requires_grad_()
     assert wire.pack({"a": base[:, 1:3], "b": base.T}) == save(
@@ -33,6 +71,7 @@ def test_views_and_gradients_are_packed_as_values() -> None:
 def test_frames_come_back_as_they_were_sent() -> None:
     stream = io.BytesIO()
     frames.widen(stream)  # not a pipe: nothing to widen, and no complaint
-    frames.write(stream, {"kind": "visit", "seed": 2**62}, [b"one", b"", b"three"])
+    frames.write(stream, {"kind": "visit", "seed": 2**62}, [[b"o", b"ne"], [], [b"three"]])
     stream.seek(0)
-    assert frames.read(stream) == ({"kind": "visit", "seed": 2**62}, [b"one", b"", b"three"])
+    head, messages = frames.read(stream)
+    assert (head, [bytes(one) for one in messages]) == ({"kind": "visit", "seed": 2**62}, [b"one", b"", b"three"])

@@ -77,7 +77,7 @@ def test_a_clients_share_of_a_round_is_small() -> None:
         fast = rounds(Vectorised(), Linear(), 5, CLASSES, 1, stack)
         yardstick = ratio(fast, lambda: _count(100_000))
     print(f"{yardstick / CLIENTS * 100_000:.0f} additions a visit")
-    assert yardstick / CLIENTS * 100_000 <= 6_000
+    assert yardstick / CLIENTS * 100_000 <= 5_000  # measured: 2,100
 
 
 def _count(times: int) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from engine_cases import CLASSES, WIDTH, Dropping, assert_same, distance, federation, played, states
+from engine_cases import CLASSES, SIZES, WIDTH, Dropping, assert_same, distance, federation, played, states
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
@@ -17,6 +18,7 @@ from hansa.algorithms.l2gd import L2GD
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
+from hansa.data.clients import IndexedClients
 from hansa.data.federation import federation_from_clients
 from hansa.engines import shelf, vectorised
 from hansa.engines.serial import Serial, SerialCrew
@@ -24,6 +26,7 @@ from hansa.engines.tally import Tally
 from hansa.engines.vectorised import Vectorised, VectorisedCrew, usual_path
 from hansa.engines.visit import Workplace
 from hansa.errors import HansaError
+from hansa.local import sample_space, stacked
 from hansa.local.blend import Blend
 from hansa.local.server import Adam
 from hansa.local.sgd import LocalSGD
@@ -32,7 +35,7 @@ from hansa.models.dense import MLP, Linear
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.star import Star, Sweep
 from hansa.store import DiskStore
-from hansa.task import Model, Task
+from hansa.task import ClientData, Model, Task
 
 SAMPLE_SPACE, STACKED = 2e-6, 2e-5  # of a leaf's norm: what float32 leaves after three rounds
 AUTO = Vectorised()
@@ -104,6 +107,37 @@ def test_blocks_change_nothing_but_memory(monkeypatch: pytest.MonkeyPatch) -> No
     expected = played(Scaffold(local=LOCAL), Vectorised())
     monkeypatch.setattr(shelf, "BLOCK_BYTES", 10 * 4 * WIDTH)
     assert_same(expected, played(Scaffold(local=LOCAL), Vectorised()), SAMPLE_SPACE)
+
+
+@pytest.mark.parametrize("model", [Linear(), MLP((6,))])
+def test_samples_that_stay_on_the_device_change_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = played(FedAvg(LOCAL), AUTO, model=model)
+    asked = []
+
+    def here(clients: IndexedClients, sample_bytes: int, device: torch.device) -> ClientData:
+        asked.append(device)
+        return clients.samples.take(np.arange(len(clients.samples)))
+
+    monkeypatch.setattr(vectorised, "resident", here)
+    assert_same(played(FedAvg(LOCAL), AUTO, model=model), expected, 0.0)
+    assert asked == [torch.device("cpu")]  # once, not once a round
+
+
+def test_samples_stay_on_a_device_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients, elsewhere = federation().clients, torch.device("meta")
+    found = shelf.resident(clients, 4 * WIDTH, elsewhere)
+    assert found is not None and found.x.device == found.y.device == elsewhere and len(found) == sum(SIZES)
+    assert shelf.resident(clients, 4 * WIDTH, torch.device("cpu")) is None
+    assert shelf.resident(federation(shared=False).clients, 4 * WIDTH, elsewhere) is None
+    monkeypatch.setattr(shelf, "RESIDENT_BYTES", 4 * WIDTH * sum(SIZES) - 1)
+    assert shelf.resident(clients, 4 * WIDTH, elsewhere) is None
+
+
+@pytest.mark.parametrize("model", [Linear(), MLP((6,))])
+def test_bundles_of_all_sizes_change_nothing(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (sample_space, stacked):
+        monkeypatch.setitem(path.BUNDLE_FLOPS, True, 1e12)  # as on a device that does not mind padding
+    assert_same(played(FedAvg(LOCAL), AUTO, model=model), played(FedAvg(LOCAL), Serial(), model=model), STACKED)
 
 
 def test_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

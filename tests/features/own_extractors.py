@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from hansa.cache import digest
 from hansa.data.dataset import Array
-from hansa.features.cache import digest
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,17 @@ class Doubling:
     def lines(self) -> list[int]:
         """The size of every batch computed so far."""
         return [int(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+
+@dataclass(frozen=True)
+class Brightness:
+    """The mean of every colour of an image."""
+
+    def fingerprint(self) -> str:
+        return "brightness"
+
+    def prepare(self) -> Callable[[Array], Tensor]:
+        return lambda x: torch.from_numpy(x).float().mean((1, 2))
 
 
 @dataclass(frozen=True)

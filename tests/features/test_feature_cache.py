@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from own_extractors import Broken, Doubling
 
+from hansa.cache import default_cache, digest, digest_array, digest_files
 from hansa.data.dataset import Dataset, Samples
 from hansa.errors import HansaError
-from hansa.features.cache import CHUNK, Shelf, default_cache, digest, digest_array, digest_files
+from hansa.features.cache import CHUNK, Shelf
 from hansa.features.extract import extract_features
 
 TRAIN, TEST = 2 * CHUNK + 100, 300

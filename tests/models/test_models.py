@@ -9,18 +9,20 @@ import torch
 from torch.func import functional_call
 
 from hansa.errors import HansaError
+from hansa.local.sgd import LocalSGD
 from hansa.models.convolutional import LeafCNN, LeNet
-from hansa.models.dense import MLP, Linear
+from hansa.models.dense import MLP, Adapter, Linear
 from hansa.models.mobilenet import MobileNetV2
 from hansa.models.recurrent import CharLSTM
 from hansa.pieces import find, name_of
-from hansa.task import Model, Task
+from hansa.task import ClientData, Model, Task
 
 SMALL_MOBILE = MobileNetV2(width=0.25, stem_stride=1)
 CASES: list[tuple[Model, tuple[int, ...], int]] = [
     (Linear(), (8, 8), 10),
     (Linear(bias=False), (5,), 2),
     (MLP(), (1, 8, 8), 10),
+    (Adapter(3), (7,), 4),
     (MLP((16, 7), "tanh"), (5,), 3),
     (LeNet(), (3, 32, 32), 100),
     (LeNet(), (1, 16, 16), 10),
@@ -158,6 +160,7 @@ def test_wrong_input_is_one_sentence(model: Model, shape: tuple[int, ...], words
     ("piece", "settings", "words"),
     [
         (MLP, {"hidden": ()}, "'hidden' of MLP"),
+        (Adapter, {"bottleneck": 0}, "'bottleneck' of Adapter must be at least 1. Got 0."),
         (MLP, {"hidden": (4, 0)}, "(4, 0)"),
         (MLP, {"activation": "rellu"}, "Did you mean 'relu'?"),
         (CharLSTM, {"hidden": 0}, "'hidden' of CharLSTM"),
@@ -176,3 +179,12 @@ def test_catalogue_names(name: str) -> None:
     piece = find("model", name)()
     assert name_of("model", piece) == name
     assert hash(piece) == hash(find("model", name)())
+
+
+def test_an_adapter_starts_as_the_features_it_is_given_and_can_leave_them() -> None:
+    """So a classifier made on the backbone's features fits; and gradients reach what starts at zero."""
+    task = Task(Adapter(3), (7,), 4)
+    x, y = torch.randn(6, 7, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 4
+    assert torch.equal(task.features(task.params(), x), x)
+    trained = LocalSGD(lr=0.5, train="features").run(task, task.params(), ClientData(x, y), torch.Generator()).params
+    assert not torch.allclose(task.features(trained, x), x)

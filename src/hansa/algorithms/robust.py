@@ -49,6 +49,11 @@ class Robust(Composed):
         return self.inner
 
     @property
+    def client_side(self) -> Algorithm:
+        """As the wrapped algorithm's."""
+        return self.inner.client_side
+
+    @property
     def uplink(self) -> Mapping[str, Role]:
         """The server needs every client's own upload."""
         return dict.fromkeys(self.inner.uplink, Role.EACH)

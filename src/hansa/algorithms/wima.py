@@ -41,6 +41,11 @@ class Wima(Composed):
         """The wrapped algorithm."""
         return self.inner
 
+    @property
+    def client_side(self) -> Algorithm:
+        """As the wrapped algorithm's."""
+        return self.inner.client_side
+
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """The wrapped state and an empty window."""
         inner = self.inner.server_init(task, prior)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-Frame = tuple[dict[str, Any], list[bytes]]
+import numpy as np
+
+from hansa.wire import ALIGNED, Buffer
+
+Frame = tuple[dict[str, Any], list[memoryview]]
 
 
 def widen(*pipes: BinaryIO) -> None:
@@ -20,13 +25,13 @@ def widen(*pipes: BinaryIO) -> None:
         return
 
 
-def write(stream: BinaryIO, head: dict[str, Any], messages: list[bytes]) -> None:
-    """Send a frame."""
-    text = json.dumps(head).encode()
-    stream.write(struct.pack(f"<{2 + len(messages)}Q", len(messages), len(text), *map(len, messages)))
-    stream.write(text)
+def write(stream: BinaryIO, head: dict[str, Any], messages: Sequence[Sequence[Buffer]]) -> None:
+    """Send a frame; each message may come in several pieces."""
+    text, sizes = json.dumps(head).encode(), [sum(map(len, message)) for message in messages]
+    stream.write(struct.pack(f"<{2 + len(sizes)}Q", len(sizes), len(text), *sizes) + text)
     for message in messages:
-        stream.write(message)
+        for piece in message:
+            stream.write(piece)
     stream.flush()
 
 
@@ -37,9 +42,26 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
     return data
 
 
+def _message(stream: BinaryIO, size: int) -> memoryview:
+    """A message, read to where it will stay, so that its first leaf begins where torch would put it."""
+    start = _exactly(stream, min(size, 8))
+    before = 8 + int.from_bytes(start, "little")  # the length of the header, and the header
+    room = np.empty(size + ALIGNED, np.uint8)
+    shift = -(room.ctypes.data + before) % ALIGNED
+    message = room.data[shift : shift + size]
+    message[: len(start)] = start
+    done = len(start)
+    while done < size:
+        more = stream.readinto(message[done:])  # type: ignore[attr-defined]
+        if not more:
+            raise EOFError(f"The other side closed the connection after {done} of {size} bytes.")
+        done += more
+    return message
+
+
 def read(stream: BinaryIO) -> Frame:
     """Receive a frame; EOFError when the other side is gone."""
     count, length = struct.unpack("<2Q", _exactly(stream, 16))
     sizes = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
     head = json.loads(_exactly(stream, length))
-    return head, [_exactly(stream, size) for size in sizes]
+    return head, [_message(stream, size) for size in sizes]

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, cast
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from hansa import wire
-from hansa.codec import piece_to_table
-from hansa.engines import frames
+from hansa.engines.remote import Gone, Message, Worker
+from hansa.engines.tally import Tally
 from hansa.engines.threads import cores, good
-from hansa.engines.visit import FAILURES, ClientFailed, Desk, Reply, Visit, Workplace, receive
-from hansa.errors import HansaError, require
+from hansa.engines.visit import FAILURES, Desk, Reply, Workplace, missed, receive
+from hansa.errors import require
 from hansa.orchestrate.plan import Chain
 from hansa.payload import Update, join, relay
-from hansa.task import ClientData, Task
 from hansa.tree import Tree
 
 AHEAD = 2  # visits a process has been handed, so that it never waits for the next
+GLANCE = 0.05  # seconds between two looks at who is late, where there is a deadline
 
 
 @dataclass(frozen=True)
@@ -50,92 +49,32 @@ class Processes:
     @contextmanager
     def open(self, workplace: Workplace) -> Iterator[ProcessCrew]:
         """Start the processes; they end with the phase."""
-        with ExitStack() as stack:
-            yield ProcessCrew(workplace, [stack.enter_context(Worker(workplace)) for _ in range(self.count)])
-
-
-class Worker:
-    """One process, a thread that writes to it and one that reads: neither side ever waits for the other to read."""
-
-    def __init__(self, workplace: Workplace):
-        self.workplace = workplace
-        self.sent: set[str] = set()
-        self.told: Tree | None = None  # the message it works with
-        self.load = 0  # samples of the visits it has been handed
-
-    def __enter__(self) -> Worker:
-        command = [sys.executable, "-m", "hansa.engines.worker"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
-        frames.widen(self.requests, self.replies)
-        self.writer, self.reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        algorithm = piece_to_table("algorithm", self.workplace.algorithm)
-        head = {**describe(self.workplace.task), "algorithm": algorithm}
-        self.writer.submit(frames.write, self.requests, head, [wire.pack(self.workplace.task.start)])
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.writer.shutdown(cancel_futures=True)
-        with suppress(BrokenPipeError):  # it died; whoever waits for a reply is told
-            self.requests.close()
-        self.reader.shutdown(cancel_futures=True)
-        self.process.wait()
-        self.replies.close()
-
-    def submit(self, visit: Visit, down: Tree, message: bytes, data: ClientData | None) -> Future[Reply]:
-        """Carry out a visit; `data` only the first time, and `down` only when it is another than last time."""
-        message_once = message if self.told is not down else None
-        self.told = down
-        self.writer.submit(self._write, visit, message_once, data)
-        return self.reader.submit(self._read, visit.client, len(message) if down else 0)
-
-    def _write(self, visit: Visit, message: bytes | None, data: ClientData | None) -> None:
-        client = visit.client
-        if data is not None:
-            frames.write(self.requests, {"kind": "data", "client": client}, [wire.pack({"x": data.x, "y": data.y})])
-        if message is not None:
-            frames.write(self.requests, {"kind": "down"}, [message])
-        head = {"kind": "visit", "client": client, "seed": visit.seed, "known": visit.state is not None}
-        frames.write(self.requests, head, [wire.pack(visit.state or {}), wire.pack(visit.start)])
-
-    def _read(self, client: str, bytes_down: int) -> Reply:
+        crew = ProcessCrew(workplace)
         try:
-            head, messages = frames.read(self.replies)
-        except EOFError as error:
-            raise RuntimeError(f"The process of client '{client}' ended with {self.process.wait()}.") from error
-        if "error" in head:
-            raise (HansaError if head["bad_input"] else ClientFailed)(head["error"])
-        upload, numbers = wire.unpack(messages[0])
-        state, _ = wire.unpack(messages[1])
-        bytes_up = len(messages[0]) if upload else 0
-        return Reply(client, upload, numbers, state, bytes_down, bytes_up, head["seconds"])
-
-
-def describe(task: Task) -> dict[str, Any]:
-    """A task as JSON; its starting leaves travel beside it."""
-    return {
-        "model": piece_to_table("model", task.model),
-        "input_shape": task.input_shape,
-        "num_classes": task.num_classes,
-        "population": task.population,
-        "seed": task.seed,
-        "temperature": task.temperature,
-        "integers": task.integers,
-        "local_labels": task.local_labels,
-    }
+            for _ in range(self.count):
+                crew.workers.append(Worker(workplace))
+            yield crew
+        finally:
+            for worker in crew.workers:
+                worker.close()
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a chain came."""
+    """How far a chain came, and who carries out its visit at hand."""
 
     chain: Chain
     down: Tree
-    message: bytes
+    message: Message
+    worker: Worker | None = None
+    size: int = 0
     done: int = 0
     total: Update | None = None
-    worker: Worker | None = None  # who carries out its visit at hand
-    size: int = 0
+
+    @property
+    def client(self) -> str:
+        """Whose turn it is."""
+        return self.chain[self.done]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +82,11 @@ class ProcessCrew:
     """The processes at work.  Only this thread talks to the desk, so stores need no locks."""
 
     workplace: Workplace
-    workers: list[Worker]
+    workers: list[Worker] = field(default_factory=list)
 
     def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
-        """Each chain's upload, in order; chains run side by side, the clients of one chain one after the other."""
-        message = wire.pack(down)
+        """The sum of the chains' uploads in their order; the clients of one chain go one after the other."""
+        message, tally = wire.parts(down), Tally()
         running: dict[Future[Reply], Progress] = {}
         ready = deque(Progress(chain, down, message) for chain in chains)
         order = deque(ready)
@@ -155,16 +94,19 @@ class ProcessCrew:
             while ready and len(running) < AHEAD * len(self.workers):
                 state = ready.popleft()
                 running[self._send(state, desk)] = state
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                self._advance(running, future, desk)
+            for future in wait(running, self._patience(), FIRST_COMPLETED).done:
+                self._advance(running.pop(future), future, desk, ready)
+            self._stop_late(running, desk, ready)
             while order and order[0].done == len(order[0].chain):
                 up = order.popleft().total
                 if up is not None:
-                    yield up
+                    tally.add(up)
+        if (up := tally.update()) is not None:
+            yield up
 
     def _send(self, state: Progress, desk: Desk) -> Future[Reply]:
         """To the process with least to do; among equals to one that has the client's data."""
-        name = state.chain[state.done]
+        name = state.client
         client = self.workplace.federation.clients[name]
         worker = min(self.workers, key=lambda worker: (worker.load, name not in worker.sent))
         data = None if name in worker.sent else client.train
@@ -173,21 +115,53 @@ class ProcessCrew:
         worker.load += state.size
         return worker.submit(desk.visit(name), state.down, state.message, data)
 
-    def _advance(self, running: dict[Future[Reply], Progress], future: Future[Reply], desk: Desk) -> None:
-        state = running.pop(future)
-        cast(Worker, state.worker).load -= state.size
-        algorithm, last = self.workplace.algorithm, state.done + 1 == len(state.chain)
+    def _advance(self, state: Progress, future: Future[Reply], desk: Desk, ready: deque[Progress]) -> None:
+        """Take what came back, and let the chain's next client be visited first."""
+        if state.worker is not None:
+            state.worker.load -= state.size
+        algorithm = self.workplace.algorithm
         try:
             reply = future.result()
-            up = receive(algorithm, self.workplace.task, reply)
+            up = receive(algorithm, self.workplace.task, reply, self.workplace.deadline)
         except FAILURES as error:
-            desk.refuse(state.chain[state.done], error)
+            desk.refuse(state.client, error)
         else:
             desk.take(reply)
             state.total = up if state.total is None else join(algorithm.uplink, state.total, up)
-            if not last:
+            if state.done + 1 < len(state.chain):
                 state.down = relay(algorithm.uplink, state.down, up)
-                state.message = wire.pack(state.down)
+                state.message = wire.parts(state.down)
+        self._next(state, ready)
+
+    def _next(self, state: Progress, ready: deque[Progress]) -> None:
+        """On to the chain's next client, which is visited before other chains begin."""
         state.done += 1
-        if not last:
-            running[self._send(state, desk)] = state
+        if state.done < len(state.chain):
+            ready.appendleft(state)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait before looking who is late; for ever where nobody minds."""
+        return None if self.workplace.deadline is None else GLANCE
+
+    def _stop_late(self, running: dict[Future[Reply], Progress], desk: Desk, ready: deque[Progress]) -> None:
+        """Put a new process in the place of one that takes too long over a visit."""
+        deadline = self.workplace.deadline
+        for place, worker in enumerate(self.workers):
+            since = worker.since  # another thread may set it at any moment
+            taken = 0.0 if since is None else time.monotonic() - since
+            if deadline is None or taken <= deadline:
+                continue
+            self.workers[place] = Worker(self.workplace)
+            worker.kill()
+            lost = [future for future, state in running.items() if state.worker is worker and unanswered(future)]
+            for future in reversed(lost[1:]):  # it had not begun with these: somebody else will
+                ready.appendleft(running.pop(future))
+            for future in lost[:1]:
+                state = running.pop(future)
+                desk.refuse(state.client, missed(state.client, deadline, taken, "it was stopped after"))
+                self._next(state, ready)
+
+
+def unanswered(future: Future[Reply]) -> bool:
+    """Whether a visit's process ended before it had anything to say."""
+    return future.cancelled() or isinstance(future.exception(), Gone)

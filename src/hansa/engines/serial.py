@@ -56,7 +56,7 @@ class SerialCrew:
         def call(client: str, message: Tree) -> Update | None:
             try:
                 reply = perform(algorithm, task, clients[client].train, desk.visit(client), message)
-                up = receive(algorithm, task, reply)
+                up = receive(algorithm, task, reply, self.workplace.deadline)
             except FAILURES as error:
                 desk.refuse(client, error)
                 return None

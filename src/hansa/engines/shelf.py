@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from hansa.data.clients import IndexedClients
+from hansa.data.dataset import Array
 from hansa.data.federation import Client
 from hansa.orchestrate.plan import Chain
 from hansa.task import ClientData
 
 BLOCK_BYTES = 64 * 2**20  # of samples held at once; larger blocks are not faster
+RESIDENT_BYTES = 2**33  # of all samples, which stay on a device where they fit
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -22,6 +25,7 @@ class Shelf:
     clients: Mapping[str, Client]
     sample_bytes: int
     most: int  # clients of a block
+    resident: ClientData | None = None  # all samples, on the device that trains
 
     def blocks(self, chains: Sequence[Chain]) -> Iterator[list[Chain]]:
         """Chains of one client in blocks of bounded size; longer chains by themselves."""
@@ -46,10 +50,33 @@ class Shelf:
         return self.clients[name].size
 
     def fetch(self, names: Sequence[str]) -> tuple[ClientData | None, list[ClientData]]:
-        """All samples of some clients in one piece where their shapes allow, and each client's own."""
+        """All samples of some clients in one piece where their shapes allow, and each client's own.
+
+        The piece lies on the device that trains; each client's own samples stay where algorithms look at them.
+        """
         if not isinstance(self.clients, IndexedClients):
             return None, [self.clients[name].train for name in names]
         rows = [self.clients.index[name] for name in names]
-        every, sizes = self.clients.samples.take(np.concatenate(rows)), [len(own) for own in rows]
+        index, sizes = np.concatenate(rows), [len(own) for own in rows]
+        every = self.clients.samples.take(index)
         parts = zip(every.x.split_with_sizes(sizes), every.y.split_with_sizes(sizes), strict=True)
-        return every, [ClientData(x, y) for x, y in parts]
+        there = self._there(index)
+        return every if there is None else there, [ClientData(x, y) for x, y in parts]
+
+    def _there(self, index: Array) -> ClientData | None:
+        """Some samples, if they lie on a device."""
+        if self.resident is None:
+            return None
+        rows = torch.from_numpy(index).to(self.resident.y.device)
+        return ClientData(self.resident.x.index_select(0, rows), self.resident.y.index_select(0, rows))
+
+
+def resident(clients: Mapping[str, Client], sample_bytes: int, device: torch.device) -> ClientData | None:
+    """All samples on a device that is not this machine's memory, where clients share them and they fit."""
+    if device.type == "cpu" or not isinstance(clients, IndexedClients):
+        return None
+    count = len(clients.samples)
+    if count * sample_bytes > RESIDENT_BYTES:
+        return None
+    every = clients.samples.take(np.arange(count))
+    return ClientData(every.x.to(device), every.y.to(device))

@@ -15,6 +15,7 @@ class Tally:
     def __init__(self) -> None:
         self._blends: dict[str, list[Blend]] = {}
         self._sums: Tree = {}
+        self._own: set[str] = set()  # sums that nobody else holds, so that adding to them needs no new memory
         self._each: dict[str, Tree] = {}
         self._weight, self._count, self._flops = 0.0, 0, 0.0
 
@@ -27,8 +28,13 @@ class Tally:
         for key, leaf in up.sums.items():
             if isinstance(leaf, Blend):
                 self._blends.setdefault(key, []).append(leaf)
+            elif key in self._own:
+                self._sums[key].add_(leaf)
+            elif key in self._sums:
+                self._sums[key] = self._sums[key] + leaf
+                self._own.add(key)
             else:
-                self._sums[key] = self._sums[key] + leaf if key in self._sums else leaf
+                self._sums[key] = leaf
 
     def update(self) -> Update | None:
         """The sum so far, if there is anything to add."""

@@ -24,6 +24,7 @@ def cores() -> int:
 
 def visit_flops(algorithm: Algorithm, task: Task) -> float:
     """Operations of a visit for each sample of the client."""
+    algorithm = algorithm.client_side
     if isinstance(algorithm, TrainsLocally):
         return algorithm.training.epochs * algorithm.training.flops(task)
     return task.features_flops + task.head_flops
@@ -31,6 +32,7 @@ def visit_flops(algorithm: Algorithm, task: Task) -> float:
 
 def step_flops(algorithm: Algorithm, task: Task) -> float:
     """Operations of one step of a client's training; of one pass over a usual batch where nothing trains."""
+    algorithm = algorithm.client_side
     if isinstance(algorithm, TrainsLocally):
         return algorithm.training.batch_size * algorithm.training.flops(task)
     return 32 * (task.features_flops + task.head_flops)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ import torch
 from hansa import wire
 from hansa.engines.pooled import PooledCrew, poolable
 from hansa.engines.serial import SerialCrew
-from hansa.engines.shelf import Shelf
+from hansa.engines.shelf import Shelf, resident
 from hansa.engines.tally import Tally
 from hansa.engines.threads import Threads, good, on_threads, threads_for
 from hansa.engines.visit import FAILURES, Crew, Desk, Naming, Reply, Visit, Workplace, receive, reply_with
@@ -58,23 +60,40 @@ class Vectorised:
     def choice(self, workplace: Workplace) -> dict[str, Any]:
         """How visits will be carried out; clients with very many samples, and long chains, may still go one by one."""
         threads = threads_for(self.threads, workplace.algorithm, workplace.task)
-        return {"path": usual_path(self, workplace), "threads": threads, "device": self.device}
+        found = {"path": usual_path(self, workplace), "threads": threads, "device": self.device}
+        return found if workplace.deadline is None else {**found, "why": "a deadline asks for every client's own time"}
 
     @contextmanager
     def open(self, workplace: Workplace) -> Iterator[Crew]:
         """Nothing to start; an algorithm that cannot be divided is left to the serial crew."""
-        with on_threads(threads_for(self.threads, workplace.algorithm, workplace.task)):
-            if self.path != "serial" and poolable(workplace):
-                yield PooledCrew(workplace)
-            elif self.path != "serial" and divisible(workplace):
-                yield VectorisedCrew(self, workplace)
-            else:
+        with on_threads(threads_for(self.threads, workplace.algorithm, workplace.task)), settled():
+            if not together(self, workplace):
                 yield SerialCrew(workplace)
+            elif poolable(workplace):
+                yield PooledCrew(workplace)
+            else:
+                yield VectorisedCrew(self, workplace)
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """What is there before a phase stays until its end: while it lasts, nobody looks through it for garbage.
+
+    A round makes some objects a client, so Python's collector runs often; it need not see torch's 100,000 each time.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def divisible(workplace: Workplace) -> bool:
     """Whether a visit is exactly: prepare, run local training, conclude."""
-    algorithm = workplace.algorithm
+    algorithm = workplace.algorithm.client_side
     return (
         isinstance(algorithm, TrainsLocally)
         and type(algorithm).client_step is TrainsLocally.client_step
@@ -82,13 +101,17 @@ def divisible(workplace: Workplace) -> bool:
     )
 
 
+def together(engine: Vectorised, workplace: Workplace) -> bool:
+    """Whether clients may be looked at together: a deadline asks for the time of each."""
+    alone = engine.path == "serial" or workplace.deadline is not None
+    return not alone and (poolable(workplace) or divisible(workplace))
+
+
 def usual_path(engine: Vectorised, workplace: Workplace) -> str:
     """How a client that sees the task as the server does will train."""
-    if engine.path != "serial" and poolable(workplace):
-        return "pooled"
-    if not divisible(workplace) or engine.path == "serial":
+    if not together(engine, workplace):
         return "serial"
-    return VectorisedCrew(engine, workplace).path_for(workplace.task)
+    return "pooled" if poolable(workplace) else VectorisedCrew(engine, workplace).path_for(workplace.task)
 
 
 @dataclass(slots=True)
@@ -109,16 +132,20 @@ class VectorisedCrew:
     _paths: dict[torch.nn.Module, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        algorithm, task = self.workplace.algorithm, self.workplace.task
+        algorithm = self.workplace.algorithm.client_side
         assert isinstance(algorithm, TrainsLocally)
         self.algorithm, self.training, self.device = algorithm, algorithm.training, torch.device(self.engine.device)
         self.alone = SerialCrew(self.workplace)
-        most = MOST
+
+    @functools.cached_property
+    def shelf(self) -> Shelf:
+        """The clients' samples, in blocks that fit."""
+        clients, task, most = self.workplace.federation.clients, self.workplace.task, MOST
         if self.path_for(task) == "stacked":
             room = STACK_BYTES[self.device.type == "cpu"]
             most = max(1, min(MOST, room // (4 * nbytes(task.params()))))
         sample_bytes = 4 * torch.Size(task.input_shape).numel()
-        self.shelf = Shelf(self.workplace.federation.clients, sample_bytes, most)
+        return Shelf(clients, sample_bytes, most, resident(clients, sample_bytes, self.device))
 
     def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
         """The sum of every block of clients, and each longer chain's upload."""
@@ -142,7 +169,7 @@ class VectorisedCrew:
             try:
                 with Naming(guest.visit.client):
                     reply = self._conclude(guest, trained, down, bytes_down, seconds) if trained else None
-                up = receive(self.algorithm, self.workplace.task, reply) if reply else None
+                up = receive(self.workplace.algorithm, self.workplace.task, reply) if reply else None
             except FAILURES as error:
                 desk.refuse(guest.visit.client, error)
                 continue

@@ -61,6 +61,7 @@ class Workplace:
     federation: Federation
     chains: int = 1  # of its first round
     together: bool = True  # nobody looks at single uploads, and all clients see the task alike
+    deadline: float | None = None  # seconds a client may take for one visit
 
 
 class Desk(Protocol):
@@ -137,9 +138,16 @@ def reply_with(client: str, up: Update, upload: Tree, state: Tree, bytes_down: i
     return Reply(client, upload, numbers, state, bytes_down, wire.cost(upload, NUMBERS), seconds)
 
 
-def receive(algorithm: Algorithm, task: Task, reply: Reply) -> Update:
-    """The server's side of a visit."""
+def missed(client: str, deadline: float, seconds: float, how: str = "its visit took") -> HansaError:
+    """Why a client is left out that was too slow."""
+    return HansaError(f"Client '{client}' missed the deadline of {deadline:g} s: {how} {seconds:.1f} s.")
+
+
+def receive(algorithm: Algorithm, task: Task, reply: Reply, deadline: float | None = None) -> Update:
+    """The server's side of a visit; one that came too late is refused."""
     numbers = reply.numbers
+    if deadline is not None and reply.seconds > deadline:
+        raise missed(reply.client, deadline, reply.seconds)
     with Naming(reply.client):
         sums = algorithm.decode(task, reply.upload)
     up = Update(sums, numbers["weight"], int(numbers["count"]), numbers["flops"])

@@ -16,6 +16,8 @@ from hansa.errors import HansaError
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
 
+Answer = tuple[dict[str, Any], list[list[wire.Buffer]]]
+
 
 def read_task(head: dict[str, Any], start: Tree) -> Task:
     """The task a server described."""
@@ -33,13 +35,16 @@ def read_task(head: dict[str, Any], start: Tree) -> Task:
 
 
 def answer(
-    algorithm: Algorithm, task: Task, data: ClientData, down: Tree, head: dict[str, Any], messages: list[bytes]
-) -> frames.Frame:
+    algorithm: Algorithm, task: Task, data: ClientData, down: Tree, head: dict[str, Any], messages: list[memoryview]
+) -> Answer:
     """One visit, from messages to messages."""
-    state, start = (wire.unpack(message)[0] for message in messages)
-    visit = Visit(head["client"], state if head["known"] else None, start, head["seed"])
-    reply = perform(algorithm, task, data, visit, down)
-    return {"seconds": reply.seconds}, [wire.pack(reply.upload, reply.numbers), wire.pack(reply.state)]
+    try:
+        state, start = (wire.unpack(message)[0] for message in messages)
+        visit = Visit(head["client"], state if head["known"] else None, start, head["seed"])
+        reply = perform(algorithm, task, data, visit, down)
+    except Exception as error:
+        return {"error": str(error), "bad_input": isinstance(error, HansaError)}, []
+    return {"seconds": reply.seconds}, [wire.parts(reply.upload, reply.numbers), wire.parts(reply.state)]
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
@@ -53,18 +58,14 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             head, messages = frames.read(requests)
         except EOFError:
             return
-        try:
-            if head["kind"] == "data":
-                tree, _ = wire.unpack(messages[0])
-                held[head["client"]] = ClientData(tree["x"], tree["y"])
-                continue
-            if head["kind"] == "down":
-                down, _ = wire.unpack(messages[0])
-                continue
-            result = answer(algorithm, task, held[head["client"]], down, head, messages)
-        except Exception as error:
-            result = {"error": str(error), "bad_input": isinstance(error, HansaError)}, []
-        frames.write(replies, *result)
+        if head["kind"] == "data":
+            tree, _ = wire.unpack(messages[0])
+            held[head["client"]] = ClientData(tree["x"], tree["y"])
+        elif head["kind"] == "down":
+            down, _ = wire.unpack(messages[0])
+        else:
+            frames.write(replies, {"kind": "begun"}, [])  # from here on a deadline counts
+            frames.write(replies, *answer(algorithm, task, held[head["client"]], down, head, messages))
 
 
 if __name__ == "__main__":

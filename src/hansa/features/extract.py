@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -11,11 +12,12 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
+from hansa.cache import default_cache, digest, digest_array
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.errors import require
-from hansa.features.cache import CHUNK, Shelf, default_cache, digest, digest_array
+from hansa.features.cache import CHUNK, Shelf
+from hansa.flops import FlopCount
 
 Progress = Callable[[int, int], None]
 
@@ -106,10 +108,23 @@ def _collect(shelf: Shelf, x: Array, work: _Work) -> Array:
     first = _chunk(shelf, 0, x[:CHUNK], work)
     features = np.empty((len(x), first.shape[1]), np.float32)
     features[: len(first)] = first
-    for start in range(CHUNK, len(x), CHUNK):
-        piece = x[start : start + CHUNK]
-        features[start : start + len(piece)] = _chunk(shelf, start // CHUNK, piece, work)
+    starts = range(CHUNK, len(x), CHUNK)
+    with ThreadPoolExecutor() as pool:  # reading, checking and copying a chunk all let go of the interpreter
+        found = pool.map(lambda start: _put(shelf.read(start // CHUNK), features[start : start + CHUNK]), starts)
+        for start, there in zip(starts, found, strict=True):
+            piece = x[start : start + CHUNK]
+            if there:
+                work.report(cached=len(piece))
+            else:
+                features[start : start + CHUNK] = _chunk(shelf, start // CHUNK, piece, work)
     return features
+
+
+def _put(found: Array | None, place: Array) -> bool:
+    """Copy a chunk to its place, if it was found."""
+    if found is not None:
+        place[...] = found
+    return found is not None
 
 
 def _chunk(shelf: Shelf, number: int, x: Array, work: _Work) -> Array:
@@ -129,9 +144,9 @@ def _flops(shelf: Shelf, x: Array, work: _Work) -> float:
     flops = shelf.read_flops()
     if flops is None:
         batch = x[: work.batch_size]
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), FlopCount() as counter:
             work.extractor.prepare()(batch)
-        flops = counter.get_total_flops() / len(batch)
+        flops = counter.total / len(batch)
         shelf.write_flops(flops)
     return flops
 
@@ -140,8 +155,8 @@ def _fill(shelf: Shelf, number: int, x: Array, work: _Work) -> Array:
     if shelf.read_flops() is not None:
         features = work.compute(x)
     else:
-        with FlopCounterMode(display=False) as counter:
+        with FlopCount() as counter:
             features = work.compute(x)
-        shelf.write_flops(counter.get_total_flops() / len(x))
+        shelf.write_flops(counter.total / len(x))
     shelf.write(number, features)
     return features

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hansa.cache import digest, digest_files
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
-from hansa.features.cache import digest, digest_files
 from hansa.features.images import check_images
 from hansa.features.processor import Processor
 

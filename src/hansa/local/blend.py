@@ -201,9 +201,8 @@ def _number(value: Any) -> float | None:
 
 
 def _fits(left: Any, right: Any) -> bool:
-    return all(isinstance(one, (Tensor, Blend)) for one in (left, right)) and (
-        left.shape == right.shape and left.dtype == right.dtype
-    )
+    leaves = isinstance(left, (Blend, Tensor)) and isinstance(right, (Blend, Tensor))
+    return leaves and left.shape == right.shape and left.dtype == right.dtype
 
 
 def _blend(leaf: Tensor | Blend) -> Blend:

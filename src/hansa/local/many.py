@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hansa.local.sgd import LocalSGD, Trained
 from hansa.local.training import Problem
@@ -16,21 +16,6 @@ from hansa.task import ClientData, Task
 from hansa.tree import Tree
 
 T = TypeVar("T")
-
-# What a module of these types computes does not depend on other samples of a batch, on training mode or on chance.
-PLAIN = (
-    nn.Sequential,
-    nn.Identity,
-    nn.Flatten,
-    nn.Linear,
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.GELU,
-    nn.Tanh,
-    nn.LayerNorm,
-    nn.GroupNorm,
-)
-CONVOLUTIONS = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
 
 class Job(NamedTuple):
@@ -64,16 +49,14 @@ class Cohort:
         """Put the samples of some clients together."""
         return cls(jobs, torch.cat([job.data.x for job in jobs]), torch.cat([job.data.y for job in jobs]))
 
+    def on(self, device: torch.device) -> Cohort:
+        """The same, with the samples on a device."""
+        return Cohort(self.jobs, self.x.to(device), self.y.to(device))
+
     @functools.cached_property
     def sizes(self) -> list[int]:
         """Samples of each client."""
         return [job.size for job in self.jobs]
-
-
-def plain(module: nn.Module, *, convolutions: bool = True) -> bool:
-    """Whether a network treats every sample by itself, in training as in use."""
-    allowed = PLAIN + CONVOLUTIONS if convolutions else PLAIN
-    return all(type(part) in allowed for part in module.modules()) and next(module.buffers(), None) is None
 
 
 def batches_of(training: LocalSGD, size: int) -> int:
@@ -155,6 +138,7 @@ class Padded(NamedTuple):
 
     rows: Tensor
     there: Tensor  # whether a row is a client's own
+    own: Tensor  # where those that are lie, row after row
 
     @classmethod
     def of(cls, sizes: Sequence[int], places: Sequence[int], device: torch.device, spare: int = 0) -> Padded:
@@ -164,4 +148,5 @@ class Padded(NamedTuple):
         first = ends[torch.tensor(places)] - count
         column = torch.arange(int(count.max()) + spare)
         there = column < count[:, None]
-        return cls(torch.where(there, first[:, None] + column, first[:, None]).to(device), there.to(device))
+        rows, own = torch.where(there, first[:, None] + column, first[:, None]), there.flatten().nonzero()[:, 0]
+        return cls(rows.to(device), there.to(device), own.to(device))

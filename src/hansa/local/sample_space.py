@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hansa.local.blend import Blend, Move
+from hansa.local.layers import plain
 from hansa.local.many import (
     Cohort,
     Flops,
@@ -27,7 +28,6 @@ from hansa.local.many import (
     bundles,
     labels_of,
     orders,
-    plain,
     same_leaf,
     trained,
 )
@@ -38,7 +38,7 @@ from hansa.tree import Tree
 Place = slice | tuple[Tensor, Tensor]
 WEIGHT, BIAS = "head.weight", "head.bias"
 STEP_FLOPS = 4e6  # what the fixed cost of one step of a client by itself would buy
-BUNDLE_FLOPS = 1e7  # likewise of one bundle of clients
+BUNDLE_FLOPS = {True: 1e7, False: 1e10}  # likewise of one bundle of clients; on a CPU, elsewhere
 
 
 def applies(training: LocalSGD, task: Task) -> bool:
@@ -74,7 +74,7 @@ def alike(job: Job) -> object:
 
 def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trained]:
     """What `LocalSGD.run` gives for every client, with leaves that are made only if somebody asks for them."""
-    heads = Heads(training, cohort, device)
+    heads = Heads(training, cohort.on(device), device)
     sizes, batches = cohort.sizes, [batches_of(training, size) for size in cohort.sizes]
     width, classes = heads.x.shape[1], cohort.jobs[0].problem.task.num_classes
 
@@ -84,7 +84,7 @@ def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trai
     numbers: list[Mapping[str, float]] = [{}] * len(sizes)
     for count in sorted(set(batches)):
         places = [place for place, own in enumerate(batches) if own == count]
-        for bundle in bundles(sizes, places, cost, BUNDLE_FLOPS):
+        for bundle in bundles(sizes, places, cost, BUNDLE_FLOPS[device.type == "cpu"]):
             found = heads.run(bundle, count)
             for place in bundle:
                 numbers[place] = found
@@ -142,7 +142,7 @@ class Heads:
 
     def __init__(self, training: LocalSGD, cohort: Cohort, device: torch.device):
         self.training, self.cohort, self.sizes, self.device = training, cohort, cohort.sizes, device
-        self.x, self.y = self._features(), cohort.y.to(device)
+        self.x, self.y = self._features(), cohort.y
         first = cohort.jobs[0].problem
         self.temperature, self.biased = first.task.temperature, BIAS in first.start
         self.labels = labels_of(cohort.jobs, device)
@@ -156,7 +156,7 @@ class Heads:
 
     def _features(self) -> Tensor:
         """φ(X): the features do not train, so once is enough."""
-        jobs, x = self.cohort.jobs, self.cohort.x.to(self.device)
+        jobs, x = self.cohort.jobs, self.cohort.x
         task, start = jobs[0].problem.task, jobs[0].problem.start
         frozen = [key for key in start if key not in (WEIGHT, BIAS)]
         if all(same_leaf(jobs, lambda job, key=key: job.problem.start[key]) for key in frozen):  # type: ignore[misc]
@@ -195,7 +195,7 @@ class Heads:
             order = torch.stack([orders(self.training, self.cohort.jobs[place]) for place in bundle], 1).to(self.device)
             for batch in order:
                 steps.part(torch.where(batch < 0, pad.rows.shape[1] - 1, batch))
-        self.coordinates[pad.rows[pad.there]] = steps.moved[pad.there]
+        self.coordinates.index_copy_(0, pad.rows.flatten()[pad.own], steps.moved.flatten(0, 1)[pad.own])
         return {**steps.numbers, "start": steps.numbers["start"] - 1.0}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -11,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hansa.errors import require
+from hansa.errors import HansaError, require
+from hansa.local.images import channels_last, channels_last_gradients
+from hansa.local.wide import WideLayers
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, copy
 
@@ -21,6 +24,11 @@ PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
 @functools.lru_cache(maxsize=4096)
 def _matches(pattern: str, key: str) -> bool:
     return fnmatchcase(key, pattern)
+
+
+@functools.lru_cache(maxsize=1024)
+def _matching(pattern: str, keys: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(key for key in keys if fnmatchcase(key, pattern))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +88,10 @@ class LocalSGD:
 
     def moving(self, params: Tree) -> Tree:
         """The leaves that move, and so the only ones that need to travel."""
-        moving = {key: leaf for key, leaf in params.items() if self.trains(key)}
-        require(bool(moving), f"No parameter matches train = '{self.train}'. The model has: {', '.join(params)}.")
-        return moving
+        keys = _matching(PARTS.get(self.train, self.train), tuple(params))
+        if not keys:
+            raise HansaError(f"No parameter matches train = '{self.train}'. The model has: {', '.join(params)}.")
+        return {key: params[key] for key in keys}
 
     def run(
         self, task: Task, start: Tree, data: ClientData, rng: torch.Generator, correction: Correction = NO_CORRECTION
@@ -95,19 +104,30 @@ class LocalSGD:
         )  # a forward pass writes into them
         params = {**start, **still, **own}
         fewest = 2 if uses_batch_statistics(task.module) else 1
-        weights = {key: leaf.requires_grad_() for key, leaf in own.items() if key not in buffers}
+        trained = {key: leaf for key, leaf in own.items() if key not in buffers}
+        wide = WideLayers(task.module, trained if self._simple(correction) else {})
+        weights = {key: leaf.requires_grad_() for key, leaf in trained.items() if key not in wide.weights}
         velocity = {key: torch.zeros_like(leaf) for key, leaf in weights.items()} if self.momentum else {}
         steps = 0
-        for _ in range(self.epochs):
-            for x, y in data.batches(self.batch_size, rng, fewest):
-                if x.ndim == 4:  # images: pooling is several times faster with channels last
-                    x = x.to(memory_format=torch.channels_last)
+        with wide.watching(), channels_last_gradients(task.module):
+            for x, y in self._batches(data, rng, fewest):
                 loss = F.cross_entropy(task.forward(params, x, training=True), y)
                 gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
                 self._step(weights, velocity, gradients, correction)
+                wide.step(self.lr)
                 steps += 1
         done = {key: leaf.detach() for key, leaf in own.items()}
         return Trained({**start, **done}, steps, self.epochs * len(data) * self.flops(task))
+
+    def _batches(self, data: ClientData, rng: torch.Generator, fewest: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(self.epochs):
+            for x, y in data.batches(self.batch_size, rng, fewest):
+                yield channels_last(x), y
+
+    def _simple(self, correction: Correction) -> bool:
+        """Whether a step is the rate times the gradient, and nothing else."""
+        corrected = bool(correction.strength and correction.anchor) or bool(correction.shift)
+        return not (self.momentum or self.weight_decay or corrected)
 
     @torch.no_grad()
     def _step(

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from hansa.local.blend import Blend, Move
+from hansa.local.layers import plain
 from hansa.local.many import (
     Cohort,
     Flops,
@@ -23,7 +24,6 @@ from hansa.local.many import (
     bundles,
     labels_of,
     orders,
-    plain,
     same_leaf,
     trained,
 )
@@ -31,7 +31,7 @@ from hansa.local.sgd import LocalSGD, Trained
 from hansa.task import Task, only
 from hansa.tree import Tree
 
-BUNDLE_FLOPS = 1e8  # what the fixed cost of a bundle of clients would buy
+BUNDLE_FLOPS = {True: 1e8, False: 1e10}  # what the fixed cost of a bundle of clients would buy; on a CPU, elsewhere
 SMALL = 2e7  # operations of a step above which a client keeps a core busy by itself
 
 
@@ -57,14 +57,15 @@ def alike(job: Job) -> object:
 
 def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trained]:
     """What `LocalSGD.run` gives for every client."""
-    sizes, flops = cohort.sizes, Flops(training)
+    cohort, flops = cohort.on(device), Flops(training)
+    sizes = cohort.sizes
     own = flops.training.flops(cohort.jobs[0].problem.task)
     results: dict[int, Trained] = {}
 
     def cost(size: int) -> float:
         return training.epochs * batches_of(training, size) * min(size, training.batch_size) * own
 
-    for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS):
+    for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS[device.type == "cpu"]):
         moves = _Stack(training, cohort, bundle, device).run()
         for place, client in enumerate(bundle):
             job = cohort.jobs[client]
@@ -110,7 +111,7 @@ class _Stack:
         self.shift = self._trees(lambda job: job.problem.correction.shift)
         self.velocity = {key: torch.zeros_like(leaf) for key, leaf in self.own.items()} if training.momentum else {}
         self.samples = Padded.of(cohort.sizes, bundle, device)
-        self.x, self.y = cohort.x.to(device), cohort.y.to(device)
+        self.x, self.y = cohort.x, cohort.y
 
     def _stack(self, leaf: Callable[[Job], Tensor]) -> Tensor:
         """A leaf of all clients; where they hold the very same, once."""
@@ -124,10 +125,10 @@ class _Stack:
     def run(self) -> dict[str, StackMoves]:
         """All steps of all clients."""
         order = self._order()
-        lengths = [int((own[:, 0] >= 0).sum()) for own in order]
-        for step in range(max(lengths)):
-            count = sum(length > step for length in lengths)
-            self._step(order[:count, step].to(self.device), count)
+        training = (order[:, :, 0] >= 0).sum(0).tolist()  # clients, step by step
+        order = order.to(self.device)  # once: every transfer makes the device wait
+        for step, count in enumerate(training):
+            self._step(order[:count, step], count)
         return {key: StackMoves(leaf - self.start[key]) for key, leaf in self.own.items()}
 
     def _order(self) -> Tensor:

@@ -46,8 +46,9 @@ def phases_from(text: str) -> list[Table]:
     if tokens.next:
         raise tokens.error(f"'{tokens.next}' is not expected there")
     names = [phase["algorithm"] for phase in phases]
-    closed = names.index("fed3r") if "fed3r" in names else len(names)
-    return [phase | ({"temperature": TEMPERATURE} if place >= closed else {}) for place, phase in enumerate(phases)]
+    first = names.index("fed3r") if "fed3r" in names else len(names)
+    last = names.index("calibrate") if "calibrate" in names else len(names)  # which makes a temperature needless
+    return [phase | ({"temperature": TEMPERATURE} if first <= at < last else {}) for at, phase in enumerate(phases)]
 
 
 def _sequence(tokens: _Tokens) -> list[Table]:
@@ -133,6 +134,7 @@ WORDS: Mapping[str, Word] = {
     "fed3r": _closed_form("fed3r"),
     "fed3r-rf": _closed_form(SCALE, "fed3r"),
     "fedncm": _closed_form("fedncm"),
+    "calibrate": _closed_form("calibrate"),
     "fedavg": _tuning("fedavg"),
     "fedavgm": _tuning("fedavg", server={"name": "sgd", "momentum": 0.9}),
     "fedadam": _tuning("fedavg", server="adam"),

@@ -1,0 +1,76 @@
+"""What is kept between runs: where it lies, names made of contents, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def default_cache() -> Path:
+    """`$HANSA_CACHE`, else where the platform keeps caches."""
+    if own := os.environ.get("HANSA_CACHE"):
+        return Path(own)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "hansa"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "hansa"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hansa"
+
+
+def digest(*parts: str) -> str:
+    """A name for a list of texts; no two lists share one."""
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def digest_array(array: Array) -> str:
+    """A name for an array's type, shape and bytes."""
+    content = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    content.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return content.hexdigest()
+
+
+def digest_files(files: Iterable[Path]) -> str:
+    """A name for the contents of some files and what they are called, wherever they lie."""
+    parts = []
+    for file in sorted(files, key=lambda file: file.name):
+        with file.open("rb") as stream:
+            parts += [file.name, hashlib.file_digest(stream, "blake2b").hexdigest()]
+    return digest(*parts)
+
+
+def read_array(file: Path, name: str) -> Array | None:
+    """An array that was kept; None where it is missing, cut short or damaged."""
+    try:
+        with safetensors.safe_open(file, framework="numpy") as stored:
+            array: Array = stored.get_tensor(name)
+            expected = (stored.metadata() or {}).get("digest")
+    except (OSError, safetensors.SafetensorError):
+        return None
+    return array if digest_array(array) == expected else None
+
+
+def write_array(file: Path, name: str, array: Array) -> None:
+    """Keep an array, all or nothing."""
+    write_whole(file, safetensors.numpy.save({name: array}, metadata={"digest": digest_array(array)}))
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write to a temporary name and rename, so that whatever is there is whole."""
+    temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)

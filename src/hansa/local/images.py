@@ -1,0 +1,35 @@
+"""Images with channels last, in which pooling is several times faster: on the way in, and gradients on the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """A batch of images in the faster layout; anything else as it is."""
+    return x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+@contextmanager
+def channels_last_gradients(module: nn.Module) -> Iterator[None]:
+    """While this lasts, gradients come out of flattening layers in the layout that went in.
+
+    Without it they come back with channels first, and the pooling before copies its own gradient there and back.
+    """
+    layers = [part for part in module.modules() if type(part) is nn.Flatten]
+    handles = [layer.register_forward_hook(_lay_out) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _lay_out(_: nn.Module, inputs: tuple[Any], __: Tensor) -> None:
+    if inputs[0].requires_grad:
+        inputs[0].register_hook(channels_last)

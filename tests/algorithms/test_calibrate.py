@@ -1,0 +1,83 @@
+"""Calibration: the temperature of least loss, summed over clients, taken into the head."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hansa.algorithms.calibrate import GRID, Calibrate
+from hansa.errors import HansaError
+from hansa.models.convolutional import LeNet
+from hansa.models.dense import MLP, Linear
+from hansa.payload import Update
+from hansa.plan.shorthand import phases_from
+from hansa.task import ClientData, Task
+from hansa.tree import Tree
+
+
+def sides(right: int, wrong: int) -> ClientData:
+    """Samples at x = 1 of a model that says class 0: so many right, so many wrong."""
+    return ClientData(torch.ones(right + wrong, 1), torch.tensor([0] * right + [1] * wrong))
+
+
+def calibrated(head: Tree, *clients: ClientData) -> Tree:
+    algorithm, task = Calibrate(), Task(Linear(), (1,), 2, start=head)
+    server = algorithm.server_init(task, {})
+    for data in clients:
+        up, _ = algorithm.client_step(task, {}, {}, data, torch.Generator())
+        server = algorithm.server_step(task, server, up)
+    return algorithm.model(task, server, {})
+
+
+def test_the_best_temperature_by_hand() -> None:
+    """Logits ±a with three of four right: the loss is least where σ(2a/T) = 3/4, so T = 2a / ln 3."""
+    head = {"head.weight": torch.tensor([[5.0], [-5.0]]), "head.bias": torch.zeros(2)}
+    found = calibrated(head, sides(2, 1), sides(1, 0))
+    best = 10 / torch.tensor(3.0).log().item()
+    temperature = 5.0 / found["head.weight"][0].item()
+    step = float(GRID[1] / GRID[0])
+    assert best / step**0.5 <= temperature <= best * step**0.5
+
+
+def test_it_does_not_matter_how_samples_are_divided_or_scaled() -> None:
+    head = {"head.weight": torch.tensor([[5.0], [-5.0]]), "head.bias": torch.zeros(2)}
+    larger = {key: 10 * leaf for key, leaf in head.items()}
+    once, twice, other = (
+        calibrated(head, sides(3, 1)),
+        calibrated(head, sides(1, 1), sides(2, 0)),
+        calibrated(larger, sides(3, 1)),
+    )
+    torch.testing.assert_close(once, twice)
+    torch.testing.assert_close(once, other)
+
+
+def test_predictions_stay_and_the_loss_falls() -> None:
+    task = Task(MLP((8,)), (3,), 4)
+    data = ClientData(torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 4)
+    small = task.params() | {"head.weight": 1e-3 * task.params()["head.weight"]}
+    view = Task(MLP((8,)), (3,), 4, start=small)
+    algorithm = Calibrate()
+    up, _ = algorithm.client_step(view, {}, {}, data, torch.Generator())
+    model = algorithm.model(view, algorithm.server_step(view, algorithm.server_init(view, {}), up), {})
+    before, after = view.forward(small, data.x), view.forward(model, data.x)
+    assert torch.equal(before.argmax(1), after.argmax(1))
+    assert F.cross_entropy(after, data.y) <= F.cross_entropy(before, data.y)
+
+
+def test_what_cannot_be_calibrated_is_told() -> None:
+    task = Task(Linear(), (1,), 2)
+    with pytest.raises(HansaError, match="not finite"):
+        Calibrate().server_step(
+            task, Calibrate().server_init(task, {}), Update({"losses": torch.full((61,), torch.inf)})
+        )
+    assert Calibrate().server_init(Task(LeNet(), (1, 28, 28), 10), {})
+
+
+def test_the_notation_knows_it() -> None:
+    assert [phase.get("temperature") for phase in phases_from("Fed3R + Calibrate + FedAvg + FP")] == [
+        0.1,
+        None,
+        None,
+        None,
+    ]
