@@ -57,6 +57,7 @@ BASES = (
     "Fed3R + FedAvg-300(features)",
 )
 FULL = ("FedAvg-300", "Fed3R", "Fed3R + FedAvg-300")  # what full personalisation without OLL starts from
+CALIBRATED = ("Fed3R + Calibrate", "Fed3R + Calibrate + FedAvg-300", "Fed3R + Calibrate + FedAvg-300(features)")
 INITS = ("", "Fed3R + ", "Fed3R + Calibrate + ")
 ALGORITHMS = ("FedAvg", "FedAvgM", "SCAFFOLD")
 PARTS = ("head", "features", "all")
@@ -146,11 +147,12 @@ def _settled(phase: dict[str, Any], row: Row) -> dict[str, Any]:
 
 def all_rows(setting: str) -> list[list[Row]]:
     """Every pipeline, in an order in which what is continued comes first."""
-    first = [Row(setting, "", text) for text in BASES]
+    first = [Row(setting, "", text) for text in (*BASES, *CALIBRATED)]
     then = [Row(setting, text, SHARED) for text in BASES]
     full = [f"FP({part})" for part in PARTS]
     last = [Row(setting, text, own, oll=True) for text in BASES for own in ("", *full)]
     last += [Row(setting, text, own) for text in FULL for own in full]
+    last += [Row(setting, CALIBRATED[0], own, oll=True) for own in ("", *full)]
     last += [Row(setting, "", text) for text in ("FedNCM", *TUNED) if text not in BASES]
     last += [Row(setting, text, "FedSim-100(head)") for text in BASES]
     last += [Row(setting, f"{text} + {SHARED}", own) for text in FULL for own in full]
@@ -182,7 +184,7 @@ def make(job: tuple[Row, int]) -> str:
         done = run(row.name, row.plan(seed), seed)
     except Exception as error:  # the others go on; the tables will say what is missing
         return f"{row.name}, seed {seed}: {type(error).__name__}: {error}"
-    continued = row.own in BASES if not row.before else row.own == SHARED
+    continued = row.own in (*BASES, CALIBRATED[0]) if not row.before else row.own == SHARED
     if not continued:
         shutil.rmtree(done.path / "checkpoint", ignore_errors=True)  # a model of each client, gigabytes in all
     return ""
@@ -304,6 +306,14 @@ def best_without(setting: str, text: str) -> str:
     return spread(values(max(rows, key=lambda row: float(np.mean(values(row)))))) if rows else "–"
 
 
+def calibrated(setting: str) -> str:
+    """What becomes of Fed3R's classifier when its head is calibrated and the temperature is 1 from there on."""
+    rows = [Row(setting, "", text) for text in CALIBRATED]
+    rows += [Row(setting, CALIBRATED[0], own, oll=True) for own in ("", *(f"FP({part})" for part in PARTS))]
+    body = [(shown(row.notation), cell(row)) for row in rows]
+    return table(("pipeline", "clients' accuracy"), body)
+
+
 def fairness(setting: str) -> str:
     """Who gains: the spread over clients of some pipelines."""
     rows = [Row(setting, "", text) for text in ("FedAvg-300", "Fed3R", FULL[2])]
@@ -347,6 +357,7 @@ SECTIONS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("Partial personalisation (Table 4)", partial),
     ("Full personalisation (Table 5)", full),
     ("Only Local Labels (Table 6)", pruned),
+    ("Calibrated", calibrated),
     ("Who gains", fairness),
     ("Own classes and others (Figure 12)", outside),
 )

@@ -124,8 +124,12 @@ class Stage:
 
     def visit(self, client: str) -> Visit:
         """What the client has of its own (the engine's desk)."""
-        seed = seed_for(self.experiment.seed, "visit", self.place, self.round, client)
-        return Visit(client, self.store.get(f"{self.index}/client", client), self.start(client), seed)
+        state = self.store.get(f"{self.index}/client", client)
+        return Visit(client, state, self.start(client), self.seed(client))
+
+    def seed(self, client: str) -> int:
+        """What the client's visit of this round draws from (the engine's desk)."""
+        return seed_for(self.experiment.seed, "visit", self.place, self.round, client)
 
     def take(self, reply: Reply) -> None:
         """Keep the client's next state and charge the visit (the engine's desk)."""

@@ -107,11 +107,11 @@ def test_a_plan_can_say_it(algorithm: Algorithm) -> None:
     assert piece_from_table("algorithm", table["name"]) == type(algorithm)()
 
 
-def test_every_line_of_the_reference_is_a_plans() -> None:
+def test_every_line_of_the_reference_is_a_plans_and_none_is_missing() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference-algorithms.md").read_text(encoding="utf-8")
     lines = [line for line in page.splitlines() if line.startswith("algorithm = ")]
     said = {type(piece_from_table("algorithm", tomllib.loads(line)["algorithm"])) for line in lines}
-    assert said == {type(one) for one in ALGORITHMS}
+    assert said >= {type(one) for one in ALGORITHMS}
     assert all(f"| `{piece_to_table('algorithm', one)['name']}` |" in page for one in ALGORITHMS)
 
 

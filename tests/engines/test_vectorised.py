@@ -12,9 +12,12 @@ from engine_cases import CLASSES, SIZES, WIDTH, Dropping, assert_same, distance,
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.fedavg_ft import FedAvgFT
 from hansa.algorithms.feddyn import FedDyn
+from hansa.algorithms.fedper import FedPer
 from hansa.algorithms.fedprox import FedProx
 from hansa.algorithms.l2gd import L2GD
+from hansa.algorithms.local import Local
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
@@ -36,6 +39,7 @@ from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.star import Star, Sweep
 from hansa.store import DiskStore
 from hansa.task import ClientData, Model, Task
+from hansa.tree import equal
 
 SAMPLE_SPACE, STACKED = 2e-6, 2e-5  # of a leaf's norm: what float32 leaves after three rounds
 AUTO = Vectorised()
@@ -252,3 +256,56 @@ def test_settings_are_checked() -> None:
 def test_a_gpu_equals_serial(model: Model) -> None:
     alone, there = (played(Scaffold(local=LOCAL), e, model=model) for e in (Serial(), Vectorised(device="cuda")))
     assert_same(alone, there, 1e-4)
+
+
+# ---------------------------------------------------------------------------------------- clients that are only samples
+
+AVERAGING = [
+    FedAvg(LocalSGD(lr=0.1, epochs=2, batch_size=4, momentum=0.5, weight_decay=0.01)),
+    FedProx(LocalSGD(lr=0.1, epochs=3, batch_size=4), mu=0.5),
+    FedAvgFT(LocalSGD(lr=0.1)),
+]
+
+
+def test_only_algorithms_that_merely_average_say_so() -> None:
+    """What an engine relies on: the same problem for everyone, `n_k (w_k − w)` up, and no state."""
+    task, rng = Task(MLP((5,)), (WIDTH,), CLASSES), torch.Generator()
+    for algorithm in AVERAGING:
+        assert algorithm.averages
+        down = algorithm.broadcast(algorithm.server_init(task, {}))
+        clients = [ClientData(torch.randn(n, WIDTH, generator=rng), torch.arange(n) % CLASSES) for n in (3, 9)]
+        one, other = (algorithm.prepare(task, down, {}, data) for data in clients)
+        assert equal(one.start, other.start) and one.correction.strength == other.correction.strength
+        assert equal(one.correction.anchor, other.correction.anchor)
+        assert equal(one.correction.shift, other.correction.shift)
+        trained = algorithm.training.run(one.task, one.start, clients[1], rng, one.correction)
+        up, state = algorithm.conclude(one, trained, down, {}, clients[1])
+        assert state == {} and (up.weight, up.count) == (9, 1)
+        for key, leaf in algorithm.training.moving(trained.params).items():
+            torch.testing.assert_close(up.sums[f"model.{key}"], 9 * (leaf - one.start[key]))
+        assert algorithm.encode(up.sums) is up.sums
+    for algorithm in (Scaffold(), FedDyn(), Personal(), Local(), FedPer()):
+        assert not algorithm.averages
+
+
+@pytest.mark.parametrize("model", [Linear(), MLP((6,))], ids=["sample-space", "stacked"])
+@pytest.mark.parametrize("algorithm", AVERAGING, ids=lambda algorithm: type(algorithm).__name__)
+@pytest.mark.parametrize("large", [False, True])
+def test_clients_without_anything_of_their_own_are_never_looked_at_one_by_one(
+    algorithm: Algorithm, model: Model, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as serial, to the byte in the ledger; clients for which it does not pay still go their own way."""
+    if large:
+        kernel = sample_space if isinstance(model, Linear) else stacked
+        monkeypatch.setattr(kernel, "pays", lambda _, job, *__: job.size < 20)
+    looked: list[str] = []
+    before = VectorisedCrew._prepare
+    monkeypatch.setattr(
+        VectorisedCrew,
+        "_prepare",
+        lambda self, desk, client, *rest: looked.append(client) or before(self, desk, client, *rest),
+    )
+    expected = played(algorithm, Serial(), model=model, orchestration=Sweep())
+    found = played(algorithm, Vectorised(), model=model, orchestration=Sweep())
+    assert_same(expected, found, SAMPLE_SPACE if isinstance(model, Linear) else STACKED)
+    assert set(looked) == ({"c7", "c8"} if large else set())

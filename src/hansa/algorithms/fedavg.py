@@ -29,6 +29,11 @@ class FedAvg(TrainsLocally):
     uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP}
 
     @property
+    def averages(self) -> bool:
+        """Clients differ in nothing but their samples."""
+        return True
+
+    @property
     def training(self) -> LocalSGD:
         """How a client trains."""
         return self.local

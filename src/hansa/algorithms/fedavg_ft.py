@@ -30,6 +30,11 @@ class FedAvgFT(ComposedTraining):
     tune: LocalSGD = LocalSGD()
 
     @property
+    def averages(self) -> bool:
+        """Clients differ in nothing but their samples."""
+        return True
+
+    @property
     def composed(self) -> FedAvg:
         """The global model's algorithm."""
         return FedAvg(self.local, self.server)

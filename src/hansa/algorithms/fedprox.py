@@ -31,6 +31,11 @@ class FedProx(ComposedTraining):
         require(self.mu >= 0, f"The 'mu' of FedProx must be a number ≥ 0. Got {self.mu}.")
 
     @property
+    def averages(self) -> bool:
+        """Clients differ in nothing but their samples."""
+        return True
+
+    @property
     def composed(self) -> FedAvg:
         """All but the proximal pull."""
         return FedAvg(self.local, self.server)

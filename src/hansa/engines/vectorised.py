@@ -18,7 +18,7 @@ from hansa.engines.serial import SerialCrew
 from hansa.engines.shelf import Shelf, resident
 from hansa.engines.tally import Tally
 from hansa.engines.threads import Threads, good, on_threads, threads_for
-from hansa.engines.visit import FAILURES, Crew, Desk, Naming, Reply, Visit, Workplace, receive, reply_with
+from hansa.engines.visit import FAILURES, NUMBERS, Crew, Desk, Naming, Reply, Visit, Workplace, receive, reply_with
 from hansa.errors import require
 from hansa.local import sample_space, stacked
 from hansa.local.blend import dense_tree
@@ -26,13 +26,15 @@ from hansa.local.many import Cohort, Job, groups
 from hansa.local.sgd import LocalSGD, Trained
 from hansa.local.training import TrainsLocally
 from hansa.orchestrate.plan import Chain
-from hansa.payload import Update
+from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, nbytes
+from hansa.tree import Tree, nbytes, nest
 
 Path = Literal["auto", "serial", "sample-space", "stacked"]
 STACK_BYTES = {True: 2**29, False: 2**33}  # of stacked parameters, gradients and velocities; on a CPU, elsewhere
 MOST = 1024  # clients of a block
+TROUBLE = (RuntimeError, ValueError, IndexError, KeyError)  # what torch raises when samples or shapes are wrong
+Own = tuple[str, ClientData]  # a client and its samples
 
 
 @dataclass(frozen=True)
@@ -159,12 +161,54 @@ class VectorisedCrew:
                 yield up
 
     def _block(self, clients: Sequence[str], down: Tree, desk: Desk, bytes_down: int) -> Update | None:
-        began = time.perf_counter()
         whole, each = self.shelf.fetch(clients)
-        found = [self._prepare(desk, client, data, down) for client, data in zip(clients, each, strict=True)]
+        tally, left = Tally(), list(zip(clients, each, strict=True))
+        if whole is not None and self.averaging:
+            left = self._average(left, whole, down, desk, bytes_down, tally)
+        if left:
+            self._one_by_one(left, whole if len(left) == len(clients) else None, down, desk, bytes_down, tally)
+        return tally.update()
+
+    @functools.cached_property
+    def averaging(self) -> bool:
+        """Whether nobody, on either side, needs to look at single clients."""
+        apart = Role.EACH in self.workplace.algorithm.uplink.values()
+        return self.algorithm.averages and self.workplace.together and not apart
+
+    def _average(
+        self, own: Sequence[Own], whole: ClientData, down: Tree, desk: Desk, bytes_down: int, tally: Tally
+    ) -> list[Own]:
+        """Train clients that differ in nothing but their samples, and charge each; returns those that are left."""
+        began, task = time.perf_counter(), self.workplace.task
+        try:
+            problem, path = self.algorithm.prepare(task, down, {}, own[0][1]), self.path_for(task)
+            jobs = [Job(problem, data, desk.seed(client)) for client, data in own]
+            good = [path != "serial" and self._path(job) == path for job in jobs]
+            chosen = [job for job, together in zip(jobs, good, strict=True) if together]
+            cohort = Cohort(jobs, whole.x, whole.y) if all(good) else Cohort.of(chosen)
+            total = sample_space.total if path == "sample-space" else stacked.total
+            upload = nest("model", total(self.training, cohort, self.device))
+        except TROUBLE + FAILURES:
+            return list(own)  # one by one tells whose fault it is
+        bytes_up, seconds = wire.cost(upload, NUMBERS), (time.perf_counter() - began) / len(chosen)
+        rate = self.training.epochs * self.training.flops(task)
+        for (client, data), together in zip(own, good, strict=True):
+            if together:
+                numbers = {"weight": float(len(data)), "count": 1.0, "flops": rate * len(data)}
+                desk.take(Reply(client, {}, numbers, {}, bytes_down, bytes_up, seconds))
+        samples = sum(cohort.sizes)
+        tally.add(Update(upload, float(samples), len(chosen), rate * samples))
+        return [one for one, together in zip(own, good, strict=True) if not together]
+
+    def _one_by_one(
+        self, own: Sequence[Own], whole: ClientData | None, down: Tree, desk: Desk, bytes_down: int, tally: Tally
+    ) -> None:
+        """Prepare and conclude every client's visit by itself, with training together in between."""
+        began = time.perf_counter()
+        found = [self._prepare(desk, client, data, down) for client, data in own]
         guests = [guest for guest in found if guest is not None]
-        results = self._train(guests, whole if len(guests) == len(clients) else None, desk)
-        seconds, tally = (time.perf_counter() - began) / len(clients), Tally()
+        results = self._train(guests, whole if len(guests) == len(own) else None, desk)
+        seconds = (time.perf_counter() - began) / len(own)
         for guest, trained in zip(guests, results, strict=True):
             try:
                 with Naming(guest.visit.client):
@@ -176,7 +220,6 @@ class VectorisedCrew:
             if reply is not None and up is not None:
                 desk.take(reply)
                 tally.add(up)
-        return tally.update()
 
     def _conclude(self, guest: _Guest, trained: Trained, down: Tree, bytes_down: int, seconds: float) -> Reply:
         up, state = self.algorithm.conclude(guest.job.problem, trained, down, guest.state, guest.job.data)
@@ -222,7 +265,7 @@ class VectorisedCrew:
         try:
             cohort = Cohort.of(jobs) if whole is None else Cohort(jobs, whole.x, whole.y)
             return train(self.training, cohort, self.device)
-        except (RuntimeError, ValueError, IndexError, KeyError):
+        except TROUBLE:
             return None
 
     def path_for(self, task: Task) -> str:

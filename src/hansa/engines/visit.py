@@ -71,6 +71,10 @@ class Desk(Protocol):
         """Before a visit."""
         ...
 
+    def seed(self, client: str) -> int:
+        """What a client's visit of this round draws from; all there is of a visit to a client without state."""
+        ...
+
     def take(self, reply: Reply) -> None:
         """After a visit."""
         ...

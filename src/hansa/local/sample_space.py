@@ -74,6 +74,30 @@ def alike(job: Job) -> object:
 
 def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trained]:
     """What `LocalSGD.run` gives for every client, with leaves that are made only if somebody asks for them."""
+    heads, numbers = _learn(training, cohort, device)
+    flops, moved = Flops(training), heads.moves()
+    return [
+        trained(training, flops, job, _leaves(job, place, numbers[place], moved))
+        for place, job in enumerate(cohort.jobs)
+    ]
+
+
+def total(training: LocalSGD, cohort: Cohort, device: torch.device) -> Tree:
+    """`Σ_k n_k (w_k − w)` of clients that have all but their samples in common; nothing is made for any one of them."""
+    heads, numbers = _learn(training, cohort, device)
+    sizes, problem = cohort.sizes, cohort.jobs[0].problem
+    trees = {"start": problem.start, "anchor": problem.correction.anchor, "shift": problem.correction.shift}
+    factors = {name: sum(size * own.get(name, 0.0) for size, own in zip(sizes, numbers, strict=True)) for name in trees}
+    moved = {key: moves.combine(dict(enumerate(map(float, sizes)))) for key, moves in heads.moves().items()}
+    for key, leaf in moved.items():
+        for name, factor in factors.items():
+            if factor:
+                leaf.add_(trees[name][key], alpha=factor)
+    return moved
+
+
+def _learn(training: LocalSGD, cohort: Cohort, device: torch.device) -> tuple[Heads, Sequence[Mapping[str, float]]]:
+    """Train all clients; besides D, every client's α − 1, β and γ."""
     heads = Heads(training, cohort.on(device), device)
     sizes, batches = cohort.sizes, [batches_of(training, size) for size in cohort.sizes]
     width, classes = heads.x.shape[1], cohort.jobs[0].problem.task.num_classes
@@ -88,11 +112,7 @@ def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trai
             found = heads.run(bundle, count)
             for place in bundle:
                 numbers[place] = found
-    flops, moved = Flops(training), heads.moves()
-    return [
-        trained(training, flops, job, _leaves(job, place, numbers[place], moved))
-        for place, job in enumerate(cohort.jobs)
-    ]
+    return heads, numbers
 
 
 def _leaves(job: Job, place: int, numbers: Mapping[str, float], moves: Mapping[str, WeightMoves]) -> Tree:

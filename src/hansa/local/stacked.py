@@ -6,7 +6,7 @@ so the same result up to rounding: about 1e-5 of an update after many steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +29,7 @@ from hansa.local.many import (
 )
 from hansa.local.sgd import LocalSGD, Trained
 from hansa.task import Task, only
-from hansa.tree import Tree
+from hansa.tree import Tree, add
 
 BUNDLE_FLOPS = {True: 1e8, False: 1e10}  # what the fixed cost of a bundle of clients would buy; on a CPU, elsewhere
 SMALL = 2e7  # operations of a step above which a client keeps a core busy by itself
@@ -57,23 +57,39 @@ def alike(job: Job) -> object:
 
 def train(training: LocalSGD, cohort: Cohort, device: torch.device) -> list[Trained]:
     """What `LocalSGD.run` gives for every client."""
-    cohort, flops = cohort.on(device), Flops(training)
-    sizes = cohort.sizes
-    own = flops.training.flops(cohort.jobs[0].problem.task)
-    results: dict[int, Trained] = {}
-
-    def cost(size: int) -> float:
-        return training.epochs * batches_of(training, size) * min(size, training.batch_size) * own
-
-    for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS[device.type == "cpu"]):
-        moves = _Stack(training, cohort, bundle, device).run()
+    flops, results = Flops(training), dict[int, Trained]()
+    for bundle, moves in _learn(training, cohort, device):
         for place, client in enumerate(bundle):
             job = cohort.jobs[client]
             leaves = {
                 key: Blend.moved(job.problem.start[key], [(1.0, Move(moved, place))]) for key, moved in moves.items()
             }
             results[client] = trained(training, flops, job, leaves)
-    return [results[client] for client in range(len(sizes))]
+    return [results[client] for client in range(len(cohort.jobs))]
+
+
+def total(training: LocalSGD, cohort: Cohort, device: torch.device) -> Tree:
+    """`Σ_k n_k (w_k − w)`; nothing is made for any one client."""
+    found: Tree = {}
+    for bundle, moves in _learn(training, cohort, device):
+        weights = {place: float(cohort.sizes[client]) for place, client in enumerate(bundle)}
+        sums = {key: moved.combine(weights) for key, moved in moves.items()}
+        found = add(found, sums) if found else sums
+    return found
+
+
+def _learn(
+    training: LocalSGD, cohort: Cohort, device: torch.device
+) -> Iterator[tuple[Sequence[int], Mapping[str, StackMoves]]]:
+    """Train all clients, some of similar size at a time."""
+    cohort, sizes = cohort.on(device), cohort.sizes
+    own = training.flops(cohort.jobs[0].problem.task)
+
+    def cost(size: int) -> float:
+        return training.epochs * batches_of(training, size) * min(size, training.batch_size) * own
+
+    for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS[device.type == "cpu"]):
+        yield bundle, _Stack(training, cohort, bundle, device).run()
 
 
 class StackMoves:

@@ -37,6 +37,15 @@ class TrainsLocally(Algorithm):
     def training(self) -> LocalSGD:
         """How a client trains."""
 
+    @property
+    def averages(self) -> bool:
+        """Whether a visit is no more than this: all train the same problem, and upload `n_k (w_k − w)` as `model`.
+
+        Nothing of the problem depends on a client's state or samples, and there is no state.  Then an engine need not
+        look at clients one by one.
+        """
+        return False
+
     @abstractmethod
     def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
         """Before training."""
