@@ -234,7 +234,7 @@ def cell(row: Row, metric: str = "client_accuracy_weighted") -> str:
 
 
 def costs(row: Row) -> tuple[str, str]:
-    """Bytes sent in all, and operations of a client in the mean, without the first checkpoint."""
+    """Bytes sent in all, handing out the pre-trained network included, and operations of a client in the mean."""
     done = found(row)
     if not done:
         return "–", "–"
