@@ -334,9 +334,9 @@ def outside(setting: str) -> str:
     """Figure 12: how full personalisation forgets classes that are not a client's own, epoch by epoch."""
     series: dict[str, list[tuple[float, float]]] = {}
     for oll, name, metric in (
-        (False, "own classes, FP(ψ)", "local_class_accuracy"),
-        (False, "other classes, FP(ψ)", "outside_class_accuracy"),
-        (True, "own classes, OLL + FP(ψ)", "local_class_accuracy"),
+        (False, "own, FP(ψ)", "local_class_accuracy"),
+        (False, "others, FP(ψ)", "outside_class_accuracy"),
+        (True, "own, OLL + FP(ψ)", "local_class_accuracy"),
     ):
         runs = found(Row(setting, "FedAvg-300", "FP(head)", oll=oll, epochs=1))
         if not runs:
