@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
-
-import torch
 
 from hansa import wire
-from hansa.contract import Algorithm
+from hansa.algorithms.quiet import Quiet
 from hansa.errors import HansaError, did_you_mean, require
-from hansa.payload import Role, Update
-from hansa.task import ClientData, Task
+from hansa.task import Task
 from hansa.tree import Tree, nest, pick
 
 
 @dataclass(frozen=True)
-class Checkpoint(Algorithm):
+class Checkpoint(Quiet):
     """Starts from the leaves in a safetensors file, such as a run's `model.safetensors`.
 
     Leaves the file lacks keep their seeded initial values, so a file with `features.*` alone is a pre-trained backbone.
@@ -26,13 +21,6 @@ class Checkpoint(Algorithm):
     """
 
     path: str
-
-    uplink: ClassVar[Mapping[str, Role]] = {}
-
-    @property
-    def one_shot(self) -> bool:
-        """Nothing is learnt, so one round is enough."""
-        return True
 
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """The file's leaves, once their names and shapes are known to fit."""
@@ -53,20 +41,6 @@ class Checkpoint(Algorithm):
             raise HansaError(
                 f"The checkpoint '{self.path}' is no safetensors file that can be read: {error}."
             ) from error
-
-    def broadcast(self, server: Tree) -> Tree:
-        """Nothing: the next phase hands the leaves over."""
-        return {}
-
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """Nothing to do."""
-        return Update({}, len(data)), state
-
-    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Nothing came."""
-        return server
 
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:
         """The file's leaves among the initial ones."""

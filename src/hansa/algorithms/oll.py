@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
-
-from hansa.contract import Algorithm
-from hansa.payload import Role, Update
-from hansa.task import ClientData, Task
+from hansa.algorithms.quiet import Quiet
+from hansa.task import Task
 from hansa.tree import Tree
 
 
 @dataclass(frozen=True)
-class OLL(Algorithm):
+class OLL(Quiet):
     """Every client keeps only the classifier columns of the classes in its training data (§IV-C, Algorithm 2).
 
     Nothing trains and nothing is uploaded: the client receives the model and works with `W_k = {W^c : c ∈ C_k}` from
@@ -24,16 +19,9 @@ class OLL(Algorithm):
     `oll = true` puts this phase after another one.
     """
 
-    uplink: ClassVar[Mapping[str, Role]] = {}
-
     @property
     def personal(self) -> bool:
         """Clients with different classes deploy different classifiers."""
-        return True
-
-    @property
-    def one_shot(self) -> bool:
-        """Every client is handed the model once."""
         return True
 
     @property
@@ -44,20 +32,6 @@ class OLL(Algorithm):
     def server_init(self, task: Task, prior: Tree) -> Tree:
         """Nothing of its own."""
         return {}
-
-    def broadcast(self, server: Tree) -> Tree:
-        """Nothing: what earlier phases learnt is handed over with a client's first visit, and charged there."""
-        return {}
-
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """Nothing to do: the client's view of the task leaves the columns out."""
-        return Update({}, len(data)), state
-
-    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Nothing came."""
-        return server
 
     def model(self, task: Task, server: Tree, state: Tree) -> Tree:
         """What earlier phases left behind, for everyone or for this client."""
