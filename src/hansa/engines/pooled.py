@@ -44,9 +44,9 @@ class PooledCrew:
         """The sum of every block of clients."""
         for block in self.shelf.blocks(chains):
             clients = [client for chain in block for client in chain]
-            whole, each = self.shelf.fetch(clients) if len(block) > 1 else (None, [])
+            whole = self.shelf.together(clients) if len(block) > 1 else None
             try:
-                up = None if whole is None else self._pool(clients, whole, each, down, desk)
+                up = None if whole is None else self._pool(clients, whole, down, desk)
             except FAILURES:
                 up = None  # one by one tells whose fault it is
             if up is not None:
@@ -54,14 +54,12 @@ class PooledCrew:
             else:
                 yield from self.alone.round(block, down, desk)
 
-    def _pool(
-        self, clients: Sequence[str], whole: ClientData, each: Sequence[ClientData], down: Tree, desk: Desk
-    ) -> Update:
+    def _pool(self, clients: Sequence[str], whole: ClientData, down: Tree, desk: Desk) -> Update:
         algorithm, task = self.workplace.algorithm, self.workplace.task
         began = time.perf_counter()
         up, _ = algorithm.client_step(task, down, {}, whole, torch.Generator())
         seconds = (time.perf_counter() - began) / len(clients)
-        for client, data in zip(clients, each, strict=True):
+        for client, data in zip(clients, self.shelf.parts(clients, whole), strict=True):
             shape = algorithm.upload_shape(task, data)
             numbers = {"weight": float(len(data)), "count": 1.0, "flops": up.flops * len(data) / len(whole)}
             desk.take(Reply(client, shape, numbers, {}, wire.cost(down), wire.cost(shape, NUMBERS), seconds))

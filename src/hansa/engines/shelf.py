@@ -49,26 +49,32 @@ class Shelf:
             return len(self.clients.index[name])
         return self.clients[name].size
 
-    def fetch(self, names: Sequence[str]) -> tuple[ClientData | None, list[ClientData]]:
-        """All samples of some clients in one piece where their shapes allow, and each client's own.
-
-        The piece lies on the device that trains; each client's own samples stay where algorithms look at them.
-        """
+    def together(self, names: Sequence[str]) -> ClientData | None:
+        """All samples of some clients in one piece, on the device that trains; None where shapes may differ."""
         if not isinstance(self.clients, IndexedClients):
-            return None, [self.clients[name].train for name in names]
-        rows = [self.clients.index[name] for name in names]
-        index, sizes = np.concatenate(rows), [len(own) for own in rows]
-        every = self.clients.samples.take(index)
-        parts = zip(every.x.split_with_sizes(sizes), every.y.split_with_sizes(sizes), strict=True)
-        there = self._there(index)
-        return every if there is None else there, [ClientData(x, y) for x, y in parts]
-
-    def _there(self, index: Array) -> ClientData | None:
-        """Some samples, if they lie on a device."""
-        if self.resident is None:
             return None
+        index = self._rows(self.clients, names)
+        if self.resident is None:
+            return self.clients.samples.take(index)
         rows = torch.from_numpy(index).to(self.resident.y.device)
         return ClientData(self.resident.x.index_select(0, rows), self.resident.y.index_select(0, rows))
+
+    def parts(self, names: Sequence[str], whole: ClientData) -> list[ClientData]:
+        """What is each client's own in the piece that holds their samples."""
+        sizes = [self._size(name) for name in names]
+        both = zip(whole.x.split_with_sizes(sizes), whole.y.split_with_sizes(sizes), strict=True)
+        return [ClientData(x, y) for x, y in both]
+
+    def apart(self, names: Sequence[str]) -> list[ClientData]:
+        """Each client's own samples in this machine's memory, where algorithms may look at them."""
+        if not isinstance(self.clients, IndexedClients):
+            return [self.clients[name].train for name in names]
+        return self.parts(names, self.clients.samples.take(self._rows(self.clients, names)))
+
+    @staticmethod
+    def _rows(clients: IndexedClients, names: Sequence[str]) -> Array:
+        rows: Array = np.concatenate([clients.index[name] for name in names])
+        return rows
 
 
 def resident(clients: Mapping[str, Client], sample_bytes: int, device: torch.device) -> ClientData | None:

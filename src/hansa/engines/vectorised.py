@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
@@ -161,13 +161,19 @@ class VectorisedCrew:
                 yield up
 
     def _block(self, clients: Sequence[str], down: Tree, desk: Desk, bytes_down: int) -> Update | None:
-        whole, each = self.shelf.fetch(clients)
-        tally, left = Tally(), list(zip(clients, each, strict=True))
+        whole, tally, left = self.shelf.together(clients), Tally(), clients
         if whole is not None and self.averaging:
-            left = self._average(left, whole, down, desk, bytes_down, tally)
+            left = self._average(clients, whole, down, desk, bytes_down, tally)
         if left:
-            self._one_by_one(left, whole if len(left) == len(clients) else None, down, desk, bytes_down, tally)
+            every = whole if len(left) == len(clients) else None
+            self._one_by_one(self._own(left, every), every, down, desk, bytes_down, tally)
         return tally.update()
+
+    def _own(self, clients: Sequence[str], whole: ClientData | None) -> list[Own]:
+        """Clients with samples that an algorithm may look at: those that train, unless they lie on another device."""
+        here = whole is not None and whole.y.device.type == "cpu"
+        each = self.shelf.parts(clients, cast(ClientData, whole)) if here else self.shelf.apart(clients)
+        return list(zip(clients, each, strict=True))
 
     @functools.cached_property
     def averaging(self) -> bool:
@@ -176,29 +182,29 @@ class VectorisedCrew:
         return self.algorithm.averages and self.workplace.together and not apart
 
     def _average(
-        self, own: Sequence[Own], whole: ClientData, down: Tree, desk: Desk, bytes_down: int, tally: Tally
-    ) -> list[Own]:
+        self, clients: Sequence[str], whole: ClientData, down: Tree, desk: Desk, bytes_down: int, tally: Tally
+    ) -> Sequence[str]:
         """Train clients that differ in nothing but their samples, and charge each; returns those that are left."""
-        began, task = time.perf_counter(), self.workplace.task
+        began, task, each = time.perf_counter(), self.workplace.task, self.shelf.parts(clients, whole)
         try:
-            problem, path = self.algorithm.prepare(task, down, {}, own[0][1]), self.path_for(task)
-            jobs = [Job(problem, data, desk.seed(client)) for client, data in own]
+            problem, path = self.algorithm.prepare(task, down, {}, each[0]), self.path_for(task)
+            jobs = [Job(problem, data, desk.seed(client)) for client, data in zip(clients, each, strict=True)]
             good = [path != "serial" and self._path(job) == path for job in jobs]
             chosen = [job for job, together in zip(jobs, good, strict=True) if together]
             cohort = Cohort(jobs, whole.x, whole.y) if all(good) else Cohort.of(chosen)
             total = sample_space.total if path == "sample-space" else stacked.total
             upload = nest("model", total(self.training, cohort, self.device))
         except TROUBLE + FAILURES:
-            return list(own)  # one by one tells whose fault it is
+            return clients  # one by one tells whose fault it is
         bytes_up, seconds = wire.cost(upload, NUMBERS), (time.perf_counter() - began) / len(chosen)
         rate = self.training.epochs * self.training.flops(task)
-        for (client, data), together in zip(own, good, strict=True):
+        for client, job, together in zip(clients, jobs, good, strict=True):
             if together:
-                numbers = {"weight": float(len(data)), "count": 1.0, "flops": rate * len(data)}
+                numbers = {"weight": float(job.size), "count": 1.0, "flops": rate * job.size}
                 desk.take(Reply(client, {}, numbers, {}, bytes_down, bytes_up, seconds))
         samples = sum(cohort.sizes)
         tally.add(Update(upload, float(samples), len(chosen), rate * samples))
-        return [one for one, together in zip(own, good, strict=True) if not together]
+        return [client for client, together in zip(clients, good, strict=True) if not together]
 
     def _one_by_one(
         self, own: Sequence[Own], whole: ClientData | None, down: Tree, desk: Desk, bytes_down: int, tally: Tally

@@ -131,8 +131,9 @@ class _Stack:
 
     def _stack(self, leaf: Callable[[Job], Tensor]) -> Tensor:
         """A leaf of all clients; where they hold the very same, once."""
-        leaves = [leaf(job) for job in (self.jobs[:1] if same_leaf(self.jobs, leaf) else self.jobs)]
-        return torch.stack(leaves).to(self.device)
+        if same_leaf(self.jobs, leaf):
+            return leaf(self.jobs[0]).to(self.device)[None]
+        return torch.stack([leaf(job).to(self.device) for job in self.jobs])
 
     def _trees(self, tree: Callable[[Job], Tree]) -> Tree:
         keys = [key for key in tree(self.jobs[0]) if key in self.own]
