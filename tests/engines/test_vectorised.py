@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
 from hansa.data.clients import IndexedClients
-from hansa.data.federation import federation_from_clients
+from hansa.data.dataset import Samples
+from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines import shelf, vectorised
 from hansa.engines.serial import Serial, SerialCrew
 from hansa.engines.tally import Tally
@@ -31,8 +33,10 @@ from hansa.engines.visit import Workplace
 from hansa.errors import HansaError
 from hansa.local import sample_space, stacked
 from hansa.local.blend import Blend
+from hansa.local.many import Job
 from hansa.local.server import Adam
 from hansa.local.sgd import LocalSGD
+from hansa.local.training import Problem
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
 from hansa.orchestrate.chains import Chains
@@ -256,6 +260,48 @@ def test_settings_are_checked() -> None:
 def test_a_gpu_equals_serial(model: Model) -> None:
     alone, there = (played(Scaffold(local=LOCAL), e, model=model) for e in (Serial(), Vectorised(device="cuda")))
     assert_same(alone, there, 1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("train", ["all", "head"])
+def test_convolutions_on_a_gpu_give_the_same_bits_twice(train: str) -> None:
+    """And those of one by one, up to rounding: torch would let cuDNN drop half of the digits, and vary the others."""
+    local = LocalSGD(lr=0.05, epochs=2, batch_size=8, train=train)
+    play = functools.partial(played, FedAvg(local), data=images(), model=LeafCNN(), orchestration=Sweep())
+    once, again, alone = play(Vectorised(device="cuda")), play(Vectorised(device="cuda")), play(Serial())
+    assert equal(once.server, again.server)
+    assert_same(alone, once, 1e-4)
+
+
+def images() -> Federation:
+    rng, parts = np.random.default_rng(0), np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    samples = Samples(rng.random((sum(SIZES), 1, 8, 8), np.float32), rng.integers(0, CLASSES, sum(SIZES)))
+    index = {f"c{k}": part for k, part in enumerate(parts)}
+    return Federation(IndexedClients(samples, index), tuple(map(str, range(CLASSES))), samples.take(parts[-1]))
+
+
+def test_convolutions_are_exact_only_while_the_engine_works() -> None:
+    flags = torch.backends.cudnn
+    before = flags.deterministic, flags.allow_tf32
+    with vectorised.same_bits("cpu"):
+        assert (flags.deterministic, flags.allow_tf32) == before
+    with vectorised.same_bits("cuda"):
+        assert (flags.deterministic, flags.allow_tf32) == (True, False)
+    assert (flags.deterministic, flags.allow_tf32) == before
+
+
+def test_heads_too_large_for_sample_space_are_stacked_on_a_device() -> None:
+    """On a CPU they go one by one, for stacking does not pay there."""
+    task = Task(LeafCNN(), (1, 8, 8), CLASSES)
+    place = Workplace(FedAvg(LocalSGD(train="head", batch_size=1000)), task, images())
+    few, many = (
+        Job(Problem(task, task.params()), ClientData(torch.zeros(n, 1, 8, 8), torch.zeros(n, dtype=torch.long)), 0)
+        for n in (5, 5000)
+    )
+    for device, large in (("cpu", "serial"), ("meta", "stacked")):
+        crew = VectorisedCrew(AUTO, place)
+        crew.device = torch.device(device)
+        assert [crew._path(job) for job in (few, many)] == ["sample-space", large]
 
 
 # ---------------------------------------------------------------------------------------- clients that are only samples

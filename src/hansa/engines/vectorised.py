@@ -68,7 +68,8 @@ class Vectorised:
     @contextmanager
     def open(self, workplace: Workplace) -> Iterator[Crew]:
         """Nothing to start; an algorithm that cannot be divided is left to the serial crew."""
-        with on_threads(threads_for(self.threads, workplace.algorithm, workplace.task)), settled():
+        threads = threads_for(self.threads, workplace.algorithm, workplace.task)
+        with on_threads(threads), settled(), same_bits(self.device):
             if not together(self, workplace):
                 yield SerialCrew(workplace)
             elif poolable(workplace):
@@ -91,6 +92,16 @@ def settled() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+@contextmanager
+def same_bits(device: str) -> Iterator[None]:
+    """On a GPU, convolutions that give the same bits every time, and all bits: torch's default is neither."""
+    if torch.device(device).type == "cpu":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        yield
 
 
 def divisible(workplace: Workplace) -> bool:
@@ -131,7 +142,7 @@ class VectorisedCrew:
 
     engine: Vectorised
     workplace: Workplace
-    _paths: dict[torch.nn.Module, str] = field(default_factory=dict)
+    _known: dict[torch.nn.Module, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         algorithm = self.workplace.algorithm.client_side
@@ -189,7 +200,8 @@ class VectorisedCrew:
         try:
             problem, path = self.algorithm.prepare(task, down, {}, each[0]), self.path_for(task)
             jobs = [Job(problem, data, desk.seed(client)) for client, data in zip(clients, each, strict=True)]
-            good = [path != "serial" and self._path(job) == path for job in jobs]
+            suits = {size: self._path(job) == path != "serial" for size, job in {job.size: job for job in jobs}.items()}
+            good = [suits[job.size] for job in jobs]  # the only thing that differs
             chosen = [job for job, together in zip(jobs, good, strict=True) if together]
             cohort = Cohort(jobs, whole.x, whole.y) if all(good) else Cohort.of(chosen)
             total = sample_space.total if path == "sample-space" else stacked.total
@@ -275,23 +287,31 @@ class VectorisedCrew:
             return None
 
     def path_for(self, task: Task) -> str:
-        """How clients with this view of the task can train; asked once for every network, which views share."""
-        if task.module not in self._paths:
-            self._paths[task.module] = self._find(task)
-        return self._paths[task.module]
+        """How clients with this view of the task usually train."""
+        return self._ways(task)[0]
 
-    def _find(self, task: Task) -> str:
-        wanted = self.engine.path
-        if wanted in ("auto", "sample-space") and sample_space.applies(self.training, task):
-            return "sample-space"
-        stackable = wanted in ("auto", "stacked") and stacked.applies(task, self.device, forced=wanted == "stacked")
-        return "stacked" if stackable else "serial"
+    def _ways(self, task: Task) -> list[str]:
+        """All ways to train with this view of the task, the best first; asked once for every network."""
+        if task.module not in self._known:
+            self._known[task.module] = [*self._together_ways(task), "serial"]
+        return self._known[task.module]
+
+    def _together_ways(self, task: Task) -> Iterator[str]:
+        wanted, here = self.engine.path, self.device.type == "cpu"
+        heads = wanted in ("auto", "sample-space") and sample_space.applies(self.training, task)
+        if heads:
+            yield "sample-space"
+        if heads and (here or wanted == "sample-space"):
+            return  # a head too large for sample space is no faster stacked on a CPU
+        if wanted in ("auto", "stacked") and stacked.applies(task, self.device, forced=wanted == "stacked"):
+            yield "stacked"
 
     def _path(self, job: Job) -> str:
-        path = self.path_for(job.problem.task)
+        """The best way that suits one client."""
+        return next(path for path in self._ways(job.problem.task) if self._suits(path, job))
+
+    def _suits(self, path: str, job: Job) -> bool:
         forced = self.engine.path != "auto"
         if path == "sample-space":
-            good = sample_space.possible(job) and (forced or sample_space.pays(self.training, job))
-        else:
-            good = path == "stacked" and (forced or stacked.pays(self.training, job, self.device))
-        return path if good else "serial"
+            return sample_space.possible(job) and (forced or sample_space.pays(self.training, job))
+        return path == "serial" or forced or stacked.pays(self.training, job, self.device)

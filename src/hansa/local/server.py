@@ -44,7 +44,10 @@ class SGD(ServerOptimiser):
     def step(self, params: Tree, delta: Tree, state: Tree) -> tuple[Tree, Tree]:
         """One step along the velocity."""
         velocity = add(scale(state, self.momentum), delta) if self.momentum else delta
-        return add(params, scale(velocity, self.lr)), velocity if self.momentum else {}
+        return combine(params, velocity, self._moved), velocity if self.momentum else {}
+
+    def _moved(self, weight: Tensor, velocity: Tensor) -> Tensor:
+        return torch.add(weight, velocity, alpha=self.lr)
 
 
 @dataclass(frozen=True)
