@@ -165,6 +165,14 @@ def test_what_does_not_fit_is_left_alone() -> None:
     assert not stacked.applies(Task(LeafCNN(), (1, 8, 8), CLASSES), CPU)
 
 
+def test_stacks_fit_into_memory_and_are_not_too_wide_for_convolutions() -> None:
+    device = torch.device("cuda")
+    assert stacked.most(Task(LeafCNN(), (1, 28, 28), 62), device) == stacked.CONVOLVED
+    wide = Task(MLP((2**12,)), (2**12,), CLASSES)  # 64 MiB
+    assert stacked.most(Task(MLP((8,)), (WIDTH,), CLASSES), CPU) > 1024 > stacked.most(wide, device) > 1
+    assert stacked.most(wide, CPU) == 1
+
+
 def test_many_samples_do_not_pay_in_sample_space() -> None:
     training = LocalSGD(epochs=1, batch_size=1000)
     task = Task(Linear(), (64,), 10)

@@ -28,10 +28,9 @@ from hansa.local.training import TrainsLocally
 from hansa.orchestrate.plan import Chain
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, nbytes, nest
+from hansa.tree import Tree, nest
 
 Path = Literal["auto", "serial", "sample-space", "stacked"]
-STACK_BYTES = {True: 2**29, False: 2**33}  # of stacked parameters, gradients and velocities; on a CPU, elsewhere
 MOST = 1024  # clients of a block
 TROUBLE = (RuntimeError, ValueError, IndexError, KeyError)  # what torch raises when samples or shapes are wrong
 Own = tuple[str, ClientData]  # a client and its samples
@@ -155,8 +154,7 @@ class VectorisedCrew:
         """The clients' samples, in blocks that fit."""
         clients, task, most = self.workplace.federation.clients, self.workplace.task, MOST
         if self.path_for(task) == "stacked":
-            room = STACK_BYTES[self.device.type == "cpu"]
-            most = max(1, min(MOST, room // (4 * nbytes(task.params()))))
+            most = min(MOST, stacked.most(task, self.device))
         sample_bytes = 4 * torch.Size(task.input_shape).numel()
         return Shelf(clients, sample_bytes, most, resident(clients, sample_bytes, self.device))
 

@@ -29,9 +29,11 @@ from hansa.local.many import (
 )
 from hansa.local.sgd import LocalSGD, Trained
 from hansa.task import Task, only
-from hansa.tree import Tree, add
+from hansa.tree import Tree, add, nbytes
 
 BUNDLE_FLOPS = {True: 1e8, False: 1e10}  # what the fixed cost of a bundle of clients would buy; on a CPU, elsewhere
+STACK_BYTES = {True: 2**29, False: 2**33}  # of stacked parameters, gradients and velocities; on a CPU, elsewhere
+CONVOLVED = 125  # clients with convolutions; of 170 or more cuDNN takes half as long again for each
 SMALL = 2e7  # operations of a step above which a client keeps a core busy by itself
 
 
@@ -39,6 +41,12 @@ def applies(task: Task, device: torch.device, *, forced: bool = False) -> bool:
     """Whether the network treats samples one by one and, on a CPU, has no convolutions: stacked they are slower."""
     parts = (task.module.get_submodule(part) for part in ("features", "head"))
     return not task.integers and all(plain(part, convolutions=forced or device.type != "cpu") for part in parts)
+
+
+def most(task: Task, device: torch.device) -> int:
+    """How many clients to stack at a time."""
+    fit = max(1, STACK_BYTES[device.type == "cpu"] // (4 * nbytes(task.params())))
+    return fit if plain(task.module, convolutions=False) else min(fit, CONVOLVED)
 
 
 def pays(training: LocalSGD, job: Job, device: torch.device) -> bool:
