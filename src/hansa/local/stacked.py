@@ -39,14 +39,17 @@ SMALL = 2e7  # operations of a step above which a client keeps a core busy by it
 
 def applies(task: Task, device: torch.device, *, forced: bool = False) -> bool:
     """Whether the network treats samples one by one and, on a CPU, has no convolutions: stacked they are slower."""
-    parts = (task.module.get_submodule(part) for part in ("features", "head"))
-    return not task.integers and all(plain(part, convolutions=forced or device.type != "cpu") for part in parts)
+    return not task.integers and _plain(task, convolutions=forced or device.type != "cpu")
+
+
+def _plain(task: Task, *, convolutions: bool) -> bool:
+    return all(plain(task.module.get_submodule(part), convolutions=convolutions) for part in ("features", "head"))
 
 
 def most(task: Task, device: torch.device) -> int:
     """How many clients to stack at a time."""
     fit = max(1, STACK_BYTES[device.type == "cpu"] // (4 * nbytes(task.params())))
-    return fit if plain(task.module, convolutions=False) else min(fit, CONVOLVED)
+    return fit if _plain(task, convolutions=False) else min(fit, CONVOLVED)
 
 
 def pays(training: LocalSGD, job: Job, device: torch.device) -> bool:
