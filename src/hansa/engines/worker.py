@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, BinaryIO
 
@@ -70,4 +71,6 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    frames_out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a client prints goes to stderr, not between the frames
+    serve(sys.stdin.buffer, frames_out)
