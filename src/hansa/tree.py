@@ -37,6 +37,17 @@ def scale(tree: Mapping[str, Tensor], factor: float | Tensor) -> Tree:
     return {key: value * factor for key, value in tree.items()}
 
 
+def displacement(after: Mapping[str, Tensor], before: Mapping[str, Tensor], weight: float) -> Tree:
+    """`weight · (after − before)`, in no more memory than the result takes."""
+
+    def leaf(now: Tensor, then: Tensor) -> Tensor:
+        step = now - then
+        step *= weight
+        return step
+
+    return combine(after, before, leaf)
+
+
 def zeros_like(tree: Mapping[str, Tensor]) -> Tree:
     """A tree of zeros of the same shapes."""
     return {key: torch.zeros_like(value) for key, value in tree.items()}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 from hansa.errors import HansaError
 from hansa.local.sgd import LocalSGD
@@ -104,6 +105,23 @@ def test_parameter_counts() -> None:
     assert parameters(LeNet(), (3, 32, 32), 10) == lenet == 797_962
     lstm = 80 * 8 + 4 * 100 * (8 + 100 + 2) + 4 * 100 * (100 + 100 + 2) + 100 * 80 + 80
     assert parameters(CharLSTM(), (80,), 80) == lstm
+
+
+@pytest.mark.parametrize(("model", "shape"), [(LeNet(), (3, 32, 32)), (LeafCNN(), (1, 28, 28))], ids=str)
+def test_pooling_before_a_relu_is_pooling_after_it(model: Model, shape: tuple[int, ...]) -> None:
+    """Logits and gradients of the papers' order, bit for bit; inputs with many equal pixels, so that maxima tie."""
+    torch.manual_seed(0)
+    ours, papers = model.build(shape, 10), model.build(shape, 10)
+    papers.load_state_dict(ours.state_dict())
+    layers = papers.get_submodule("features")
+    pools = [place for place, layer in enumerate(layers) if isinstance(layer, torch.nn.MaxPool2d)]
+    for place in pools:
+        layers[place], layers[place + 1] = layers[place + 1], layers[place]
+    assert len(pools) == 2 and all(isinstance(layers[place], torch.nn.ReLU) for place in pools)
+    x, y = torch.randint(0, 3, (20, *shape)) / 2, torch.arange(20) % 10
+    both = [(net(x), net) for net in (ours, papers)]
+    results = [(z, *torch.autograd.grad(cross_entropy(z, y), list(net.parameters()))) for z, net in both]
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
 
 def test_mobilenet_has_the_papers_size() -> None:

@@ -12,7 +12,7 @@ from hansa.local.training import Problem, TrainsLocally
 from hansa.payload import Role, Update
 from hansa.pieces import Piece
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, nest, pick, scale, subtract
+from hansa.tree import Tree, displacement, nest, pick
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class FedAvg(TrainsLocally):
         self, problem: Problem, trained: Trained, down: Tree, state: Tree, data: ClientData
     ) -> tuple[Update, Tree]:
         """Upload the displacement, weighted by the number of samples."""
-        step = subtract(self.local.moving(trained.params), self.local.moving(problem.start))
-        return Update(nest("model", scale(step, len(data))), len(data), flops=trained.flops), state
+        step = displacement(self.local.moving(trained.params), self.local.moving(problem.start), len(data))
+        return Update(nest("model", step), len(data), flops=trained.flops), state
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """One step of the server's optimiser along the mean displacement."""

@@ -16,7 +16,7 @@ from hansa.local.sgd import Correction, LocalSGD
 from hansa.local.steps import train_on
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, add, copy, nest, pick, scale, subtract, zeros_like
+from hansa.tree import Tree, add, copy, displacement, nest, pick, scale, subtract, zeros_like
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Mime(Algorithm):
                 shift = subtract(constant, gradient(self.local, task, copy(start), batch))
                 trained = train_on(local, task, params, batch, Correction(shift=shift))
                 params, flops = trained.params, flops + 2 * trained.flops
-        moved = subtract(local.moving(params), local.moving(start))
-        return Update(nest("model", scale(moved, len(data))), len(data), flops=flops)
+        step = displacement(local.moving(params), local.moving(start), len(data))
+        return Update(nest("model", step), len(data), flops=flops)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """After training average the models and move the momentum; otherwise keep the mean gradient for training."""

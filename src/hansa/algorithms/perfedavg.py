@@ -17,7 +17,7 @@ from hansa.local.sgd import LocalSGD
 from hansa.payload import Update
 from hansa.pieces import Piece
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, add, copy, nest, pick, scale, subtract
+from hansa.tree import Tree, add, copy, displacement, nest, pick, scale, subtract
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class PerFedAvg(Composed):
         for _ in range(self.local.epochs):
             for inner, outer, curve in self._batches(data, rng):
                 params = self._step(task, params, inner, outer, curve)
-        moved = subtract(self.local.moving(params), self.local.moving(start))
+        step = displacement(self.local.moving(params), self.local.moving(start), len(data))
         passes = self.local.epochs * (2 if self.order == "fo" else 4)
         flops = passes * len(data) * self.local.flops(task)
-        return Update(nest("model", scale(moved, len(data))), len(data), flops=flops), state
+        return Update(nest("model", step), len(data), flops=flops), state
 
     def _batches(self, data: ClientData, rng: torch.Generator) -> Iterator[tuple[ClientData, ...]]:
         """Three orders of the same epoch, so that small clients need no more data than for SGD."""

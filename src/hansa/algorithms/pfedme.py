@@ -18,7 +18,7 @@ from hansa.local.steps import train_on
 from hansa.payload import Update
 from hansa.pieces import Piece
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, nest, pick, scale, subtract
+from hansa.tree import Tree, displacement, nest, pick
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PFedMe(Composed):
                 trained = train_on(self.local, task, theta, ClientData(x, y), pull, self.inner_steps)
                 theta, flops = trained.params, flops + trained.flops
                 envelope = self._follow(task, envelope, theta)
-        step = nest("model", scale(subtract(envelope, received), len(data)))
+        step = nest("model", displacement(envelope, received, len(data)))
         return Update(step, len(data), flops=flops), nest("own", self.local.moving(theta))
 
     def _follow(self, task: Task, envelope: Tree, theta: Tree) -> Tree:

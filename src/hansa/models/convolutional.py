@@ -1,4 +1,8 @@
-"""Small convolutional networks that federated learning papers compare on."""
+"""Small convolutional networks that federated learning papers compare on.
+
+The papers pool what a ReLU let through.  A ReLU of what was pooled is the same, to the bit and in its gradients, for a
+quarter of the work.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,11 @@ class LeNet:
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))  # unpadded
         features = nn.Sequential(
             nn.Conv2d(channels, 64, 5),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Conv2d(64, 64, 5),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
             nn.Linear(64 * rows * columns, 384),
             nn.ReLU(),
@@ -42,11 +46,11 @@ class LeafCNN:
         channels, height, width = image_shape(self, input_shape, smallest=4)
         features = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Conv2d(32, 64, 5, padding=2),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
             nn.Linear(64 * (height // 4) * (width // 4), 512),
             nn.ReLU(),
