@@ -30,7 +30,7 @@ from hansa.engines.serial import Serial, SerialCrew
 from hansa.engines.tally import Tally
 from hansa.engines.vectorised import Vectorised, VectorisedCrew, usual_path
 from hansa.engines.visit import Workplace
-from hansa.errors import HansaError
+from hansa.errors import HansaError, HansaWarning
 from hansa.local import sample_space, stacked
 from hansa.local.blend import Blend
 from hansa.local.many import Job
@@ -288,6 +288,19 @@ def test_convolutions_are_exact_only_while_the_engine_works() -> None:
     with vectorised.same_bits("cuda"):
         assert (flags.deterministic, flags.allow_tf32) == (True, False)
     assert (flags.deterministic, flags.allow_tf32) == before
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(LOCAL), Scaffold(local=LOCAL)], ids=["averages", "looks"])
+def test_a_device_without_room_does_not_go_unsaid(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    for name in ("train", "total"):
+        monkeypatch.setattr(stacked, name, full)
+    model = MLP((6,))
+    with pytest.warns(HansaWarning, match=r"The device 'cpu' has no room left, so some clients train one by one"):
+        found = played(algorithm, Vectorised(threads=1), model=model)
+    assert_same(played(algorithm, Serial(1), model=model), found, 0.0)
 
 
 def test_heads_too_large_for_sample_space_are_stacked_on_a_device() -> None:

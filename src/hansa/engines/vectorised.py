@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from hansa.engines.shelf import Shelf, resident
 from hansa.engines.tally import Tally
 from hansa.engines.threads import Threads, good, on_threads, threads_for
 from hansa.engines.visit import FAILURES, NUMBERS, Crew, Desk, Naming, Reply, Visit, Workplace, receive, reply_with
-from hansa.errors import require
+from hansa.errors import HansaWarning, require
 from hansa.local import sample_space, stacked
 from hansa.local.blend import dense_tree
 from hansa.local.many import Cohort, Job, groups
@@ -204,7 +205,8 @@ class VectorisedCrew:
             cohort = Cohort(jobs, whole.x, whole.y) if all(good) else Cohort.of(chosen)
             total = sample_space.total if path == "sample-space" else stacked.total
             upload = nest("model", total(self.training, cohort, self.device))
-        except TROUBLE + FAILURES:
+        except TROUBLE + FAILURES as error:
+            self._warn(error)
             return clients  # one by one tells whose fault it is
         bytes_up, seconds = wire.cost(upload, NUMBERS), (time.perf_counter() - began) / len(chosen)
         rate = self.training.epochs * self.training.flops(task)
@@ -281,8 +283,15 @@ class VectorisedCrew:
         try:
             cohort = Cohort.of(jobs) if whole is None else Cohort(jobs, whole.x, whole.y)
             return train(self.training, cohort, self.device)
-        except TROUBLE:
+        except TROUBLE as error:
+            self._warn(error)
             return None
+
+    def _warn(self, error: Exception) -> None:
+        """A device without room is no client's fault, and one by one is so much slower that it must not go unsaid."""
+        if isinstance(error, torch.OutOfMemoryError):
+            says = f"The device '{self.engine.device}' has no room left, so some clients train one by one on the CPU"
+            warnings.warn(f"{says}, with the same result but more slowly. Free its memory.", HansaWarning, stacklevel=2)
 
     def path_for(self, task: Task) -> str:
         """How clients with this view of the task usually train."""
