@@ -17,8 +17,8 @@ import torch
 
 from chart import chart
 from hansa.engines.serial import Serial
+from hansa.engines.session import Engine
 from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import Engine
 from ours import Ours
 from workloads import Workload, lognormal, vectors
 

@@ -12,15 +12,15 @@ from hansa.algorithms.fedavg import FedAvg
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Samples
 from hansa.data.federation import Federation
-from hansa.engines.visit import Engine
-from hansa.local.sgd import LocalSGD
-from hansa.loop import play_round
+from hansa.engines.session import Engine
+from hansa.io.store import MemoryStore
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import Linear
-from hansa.orchestrate.plan import Chain
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore
+from hansa.orchestrate.chain import Chain
+from hansa.running.loop import run_round
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
 from hansa.task import Task
+from hansa.training.local import LocalTraining
 from workloads import Workload, distance
 
 
@@ -43,7 +43,7 @@ def experiment(load: Workload, engine: Engine) -> Experiment:
     federation = Federation(IndexedClients(Samples(load.x, load.y), index), tuple(map(str, range(load.classes))))
     model = Linear(bias=load.bias) if load.model == "linear" else LeafCNN()
     task = Task(model, tuple(load.x.shape[1:]), load.classes, len(index))
-    algorithm = FedAvg(LocalSGD(lr=load.lr, epochs=load.epochs, batch_size=load.batch_size))
+    algorithm = FedAvg(LocalTraining(lr=load.lr, epochs=load.epochs, batch_size=load.batch_size))
     return Experiment(task, federation, (Phase("only", algorithm, Listed(load), 10**9, 10**9),), engine)
 
 
@@ -51,13 +51,13 @@ class Ours:
     """One of our engines at work, round by round as the run loop plays them."""
 
     def __init__(self, load: Workload, engine: Engine, stack: ExitStack):
-        self.load, self.stage = load, Stage(experiment(load, engine), 0, MemoryStore(), None)
+        self.load, self.stage = load, PhaseRun(experiment(load, engine), 0, MemoryStore(), None)
         self.stage.server = {f"model.{key}": torch.from_numpy(leaf) for key, leaf in load.start().items()}
-        self.crew = stack.enter_context(engine.open(self.stage.workplace))
+        self.crew = stack.enter_context(engine.open(self.stage.context))
 
     def round(self, number: int) -> None:
         self.stage.round = number
-        play_round(self.stage, self.crew)
+        run_round(self.stage, self.crew)
 
     def moved(self) -> float:
         return distance(self.load.start(), [leaf.numpy() for leaf in self.stage.server.values()])

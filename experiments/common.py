@@ -14,7 +14,7 @@ import torch
 
 import hansa
 from hansa.plan.files import plan_from_table
-from hansa.results import Run, curve
+from hansa.results.reader import Run, curve
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HANSA_DATA", ROOT.parent / "shared" / "data"))

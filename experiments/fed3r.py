@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from hansa.algorithms.statistics import collect, with_head
 from hansa.data.federation import Federation
 from hansa.data.sources.npz import Npz
-from hansa.forget import forget
+from hansa.deploy.forget import forget
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table, read_plan
-from hansa.results import Run
+from hansa.results.reader import Run
 from hansa.ridge import GaussianMechanism, RidgeStatistics, project_positive
 from hansa.seeds import generator
 

@@ -23,9 +23,9 @@ import torch
 from common import DATA, RESULTS, RUNS, made_by, picture, run, spread, table
 from safetensors.torch import load_file, save_file
 
-from hansa.codec import to_table
+from hansa.io.codec import to_table
 from hansa.plan.files import plan_from_table
-from hansa.results import Run
+from hansa.results.reader import Run
 
 SEEDS = (0, 1, 2)
 WORKERS = int(os.environ.get("HANSA_WORKERS", "1"))

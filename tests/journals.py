@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hansa.loop import Record
+from hansa.running.loop import Record
 
 
 class ListJournal:

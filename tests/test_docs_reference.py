@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import hansa
-from hansa.codec import field_types, piece_kind
-from hansa.pieces import CATALOGUE, find, name_of
+from hansa.io.codec import field_types, piece_kind
+from hansa.io.registry import CATALOGUE, find, name_of
 from hansa.plan.files import shipped
 from test_layers import LAYERS
 
@@ -52,15 +52,15 @@ def test_the_command_line_is_documented() -> None:
 def plan_tables() -> dict[str, type[Any]]:
     """The fixed tables of a plan, by the heading they are documented under."""
     from hansa.data.split import TestSplit
-    from hansa.local.sgd import LocalSGD
     from hansa.plan.schema import DataPlan, PhasePlan, Plan
+    from hansa.training.local import LocalTraining
 
     return {
         "The plan": Plan,
         "data": DataPlan,
         "data.test": TestSplit,
         "phases": PhasePlan,
-        "Local training": LocalSGD,
+        "Local training": LocalTraining,
     }
 
 

@@ -25,7 +25,7 @@ def test_importing_is_quick() -> None:
 
 def test_importing_the_core_costs_little_beyond_torch() -> None:
     torch_alone = seconds_to_import("torch, torch.func, torch.utils.flop_counter")
-    assert seconds_to_import("hansa, hansa.contract, hansa.loop, hansa.algorithms.fedavg") - torch_alone < 0.3
+    assert seconds_to_import("hansa, hansa.contract, hansa.running.loop, hansa.algorithms.fedavg") - torch_alone < 0.3
 
 
 def test_every_public_name_is_there() -> None:

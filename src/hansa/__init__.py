@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from hansa.contract import Algorithm
     from hansa.data.arrays import dataset_from_arrays
     from hansa.data.federation import Federation, federation_from_clients
-    from hansa.deployed import load_model
+    from hansa.deploy.model import load_model
     from hansa.errors import HansaError
     from hansa.payload import Role, Update
     from hansa.plan.files import read_plan
     from hansa.plan.schema import DataPlan, PhasePlan, Plan
-    from hansa.results import Run
+    from hansa.results.reader import Run
     from hansa.ridge import RidgeStatistics
     from hansa.task import ClientData, Task
 
@@ -35,7 +35,7 @@ _WHERE = {
     "dataset_from_arrays": "data.arrays",
     "Federation": "data.federation",
     "federation_from_clients": "data.federation",
-    "load_model": "deployed",
+    "load_model": "deploy.model",
     "HansaError": "errors",
     "Role": "payload",
     "Update": "payload",
@@ -43,7 +43,7 @@ _WHERE = {
     "DataPlan": "plan.schema",
     "PhasePlan": "plan.schema",
     "Plan": "plan.schema",
-    "Run": "results",
+    "Run": "results.reader",
     "RidgeStatistics": "ridge",
     "ClientData": "task",
     "Task": "task",

@@ -11,23 +11,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hansa.codec import piece_to_table, to_table
-from hansa.data.dataset import Dataset
-from hansa.data.federation import Federation
-from hansa.engines.visit import Workplace, choice_of
+from hansa.engines.session import PhaseContext, choice_of
 from hansa.errors import HansaError
-from hansa.folder import RunFolder, Watcher
-from hansa.loop import Record, play
-from hansa.plan.assemble import Assembled, Progress, assemble
+from hansa.io.codec import piece_to_table, to_table
+from hansa.io.store import Store, fingerprint
+from hansa.plan.assemble import Assembled, Data, Progress, assemble
 from hansa.plan.files import read_plan, write_plan
 from hansa.plan.schema import Plan
-from hansa.results import Run
-from hansa.stage import Experiment
-from hansa.store import Store, fingerprint
-from hansa.tracking import Tracking
+from hansa.results.reader import Run
+from hansa.results.tracking import Tracking
+from hansa.results.writer import RunFolder, Watcher
+from hansa.running.loop import Record, run_phases
+from hansa.running.phase_run import Experiment
 from hansa.tree import equal
-
-Data = Dataset | Federation | None
 
 
 def new_folder(plan: Plan) -> Path:
@@ -63,7 +59,7 @@ def _engine(plan: Plan, assembled: Assembled) -> dict[str, Any]:
     names = list(made.federation.clients)
     rounds = [len(phase.orchestration.plan(0, names, 0)) for phase in made.phases]
     places = [
-        Workplace(phase.algorithm, made.task, made.federation, chains, phase.remember == "nothing", phase.deadline)
+        PhaseContext(phase.algorithm, made.task, made.federation, chains, phase.remember == "nothing", phase.deadline)
         for phase, chains in zip(made.phases, rounds, strict=True)
     ]
     return {**piece_to_table("engine", plan.engine), "phases": [choice_of(plan.engine, place) for place in places]}
@@ -92,7 +88,7 @@ def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Seque
         folder.watchers = [*watchers, *trackers]
         stop = stack.enter_context(_graceful_stop())
         folder.summarise("running", plan.name, plan.seed, assembled.features)
-        last = play(experiment, store, folder, stop)
+        last = run_phases(experiment, store, folder, stop)
         if last is not None:
             folder.write_model(last)
         folder.export(store, experiment.federation, experiment.phases)

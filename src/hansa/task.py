@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from hansa.flops import FlopCount
+from hansa.io.flops import FlopCount
 from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
 

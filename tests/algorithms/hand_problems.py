@@ -102,7 +102,7 @@ def visit(
     return algorithm.client_step(task, algorithm.broadcast(server), state, data, rng(seed))
 
 
-def play(
+def run_phases(
     algorithm: Algorithm, task: Task, clients: Mapping[str, ClientData], rounds: Sequence[Sequence[str]]
 ) -> tuple[Tree, dict[str, Tree]]:
     """Rounds of the named clients: the server's last state and those of the clients visited."""

@@ -11,10 +11,10 @@ from torch import nn
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import HansaError
-from hansa.local.server import SGD, Adam, Yogi
-from hansa.local.sgd import LocalSGD
 from hansa.payload import Update
+from hansa.server.optimisers import SGD, Adam, Yogi
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining
 from hansa.tree import copy, equal
 
 
@@ -50,13 +50,13 @@ def rng() -> torch.Generator:
 
 
 def test_one_step_of_sgd() -> None:
-    trained = LocalSGD(lr=0.3).run(TASK, TASK.params(), ONE, rng())
+    trained = LocalTraining(lr=0.3).run(TASK, TASK.params(), ONE, rng())
     assert trained.params["head.weight"].flatten().tolist() == pytest.approx([0.3, -0.3])
     assert trained.steps == 1
 
 
 def test_momentum_and_weight_decay_over_two_epochs() -> None:
-    trained = LocalSGD(lr=0.1, momentum=0.5, weight_decay=0.2, epochs=2).run(TASK, TASK.params(), ONE, rng())
+    trained = LocalTraining(lr=0.1, momentum=0.5, weight_decay=0.2, epochs=2).run(TASK, TASK.params(), ONE, rng())
     w, v = 0.0, 0.0
     for _ in range(2):
         p = 1 / (1 + math.exp(-(2 * w - 2 * -w)))
@@ -68,7 +68,7 @@ def test_momentum_and_weight_decay_over_two_epochs() -> None:
 
 def test_the_last_small_batch_counts_and_no_batch_crosses_an_epoch() -> None:
     data = ClientData(torch.ones(5, 1), torch.zeros(5, dtype=torch.long))
-    assert LocalSGD(batch_size=2, epochs=3).run(TASK, TASK.params(), data, rng()).steps == 9
+    assert LocalTraining(batch_size=2, epochs=3).run(TASK, TASK.params(), data, rng()).steps == 9
     seen = torch.cat([x for x, _ in ClientData(torch.arange(5.0)[:, None], data.y).batches(2, rng())])
     assert sorted(seen.flatten().tolist()) == [0, 1, 2, 3, 4]
 
@@ -88,20 +88,20 @@ def test_frozen_buffers_stay_as_they_were() -> None:
     start = task.params()
     before = copy(start)
     data = ClientData(torch.randn(9, 3, generator=rng()) + 5, torch.arange(9) % 2)
-    trained = LocalSGD(train="head", batch_size=4).run(task, start, data, rng())
+    trained = LocalTraining(train="head", batch_size=4).run(task, start, data, rng())
     assert equal(task.params(), before) and equal(start, before)
     assert torch.equal(trained.params["features.running_mean"], before["features.running_mean"])
 
 
 def test_the_temperature_divides_logits_and_so_multiplies_the_gradient() -> None:
     warm = Task(TwoLogits(), (1,), 2, temperature=0.1)
-    trained = LocalSGD(lr=0.3).run(warm, warm.params(), ONE, rng())
+    trained = LocalTraining(lr=0.3).run(warm, warm.params(), ONE, rng())
     assert trained.params["head.weight"].flatten().tolist() == pytest.approx([3.0, -3.0])
 
 
 def test_flops_of_a_step() -> None:
     """Forward 2·1·2, backward twice that, for one sample in one epoch."""
-    assert LocalSGD().run(TASK, TASK.params(), ONE, rng()).flops == 3 * 4
+    assert LocalTraining().run(TASK, TASK.params(), ONE, rng()).flops == 3 * 4
 
 
 def test_fedavg_weighs_clients_by_samples() -> None:
@@ -114,11 +114,11 @@ def test_fedavg_weighs_clients_by_samples() -> None:
 
 
 def test_only_the_trained_part_travels() -> None:
-    algorithm = FedAvg(LocalSGD(train="head"))
+    algorithm = FedAvg(LocalTraining(train="head"))
     up, _ = algorithm.client_step(TASK, algorithm.broadcast(algorithm.server_init(TASK, {})), {}, ONE, rng())
     assert list(up.sums) == ["model.head.weight"]
     with pytest.raises(HansaError, match="No parameter matches train = 'features'"):
-        FedAvg(LocalSGD(train="features")).server_init(TASK, {})
+        FedAvg(LocalTraining(train="features")).server_init(TASK, {})
 
 
 PARAMS, DELTA = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.5, -1.0])}
@@ -151,8 +151,8 @@ def test_server_yogi() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: LocalSGD(lr=-1), "The 'lr' of local training must be a number > 0. Got -1."),
-        (lambda: LocalSGD(epochs=0), "'epochs'"),
+        (lambda: LocalTraining(lr=-1), "The 'lr' of local training must be a number > 0. Got -1."),
+        (lambda: LocalTraining(epochs=0), "'epochs'"),
         (lambda: SGD(momentum=1), "The 'momentum' of the server's SGD must lie in"),
         (lambda: Yogi(beta1=2), "The 'beta1' of Yogi must lie in"),
     ],

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from hansa.collector import Collector
 from hansa.errors import HansaError
 from hansa.ridge import RidgeStatistics
+from hansa.ridge.collector import Collector
 
 WIDTH, CLASSES = 5, 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_problems import ONE, TASK, Normed, TwoLogits, mixed, play, rng, samples, slope, visit, weight
+from hand_problems import ONE, TASK, Normed, TwoLogits, mixed, rng, run_phases, samples, slope, visit, weight
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.feddyn import FedDyn
@@ -13,14 +13,14 @@ from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
 from hansa.errors import HansaError
-from hansa.local.sgd import LocalSGD
 from hansa.models.dense import MLP
 from hansa.seeds import generator
 from hansa.task import Task
+from hansa.training.local import LocalTraining
 from hansa.tree import add, equal, nbytes, pick, scale, zeros_like
 
 ROUNDS = [["c0", "c1"], ["c1", "c2"], ["c0"], ["c2", "c1"], ["c0", "c2"]]  # c3 is never visited
-LOCAL = LocalSGD(lr=0.1, epochs=2, batch_size=4)
+LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
 SMALL = Task(MLP((4,)), (3,), 2, population=4)
 
 
@@ -29,7 +29,9 @@ SMALL = Task(MLP((4,)), (3,), 2, population=4)
 
 def test_fedprox_pulls_in_proportion_to_the_distance() -> None:
     """An unsquared norm would pull with a constant force: 3·w/‖w‖ instead of 3·w."""
-    up, _ = visit(algorithm := FedProx(LocalSGD(lr=0.1, epochs=3), mu=3.0), TASK, algorithm.server_init(TASK, {}), ONE)
+    up, _ = visit(
+        algorithm := FedProx(LocalTraining(lr=0.1, epochs=3), mu=3.0), TASK, algorithm.server_init(TASK, {}), ONE
+    )
     w = 0.0
     for _ in range(3):
         w -= 0.1 * (slope(w) + 3.0 * (w - 0.0))
@@ -38,7 +40,7 @@ def test_fedprox_pulls_in_proportion_to_the_distance() -> None:
 
 def test_fedprox_pulls_towards_the_model_received() -> None:
     task = Task(TwoLogits(0.25), (1,), 2)
-    algorithm = FedProx(LocalSGD(lr=0.1, epochs=2), mu=2.0)
+    algorithm = FedProx(LocalTraining(lr=0.1, epochs=2), mu=2.0)
     up, _ = visit(algorithm, task, algorithm.server_init(task, {}), ONE)
     first = 0.25 - 0.1 * slope(0.25)
     second = first - 0.1 * (slope(first) + 2.0 * (first - 0.25))
@@ -47,9 +49,9 @@ def test_fedprox_pulls_towards_the_model_received() -> None:
 
 def test_fedprox_without_a_pull_is_fedavg() -> None:
     clients = mixed()
-    plain = play(FedAvg(LOCAL), SMALL, clients, ROUNDS)[0]
-    assert equal(play(FedProx(LOCAL, mu=0.0), SMALL, clients, ROUNDS)[0], plain)
-    assert not equal(play(FedProx(LOCAL, mu=0.1), SMALL, clients, ROUNDS)[0], plain)
+    plain = run_phases(FedAvg(LOCAL), SMALL, clients, ROUNDS)[0]
+    assert equal(run_phases(FedProx(LOCAL, mu=0.0), SMALL, clients, ROUNDS)[0], plain)
+    assert not equal(run_phases(FedProx(LOCAL, mu=0.1), SMALL, clients, ROUNDS)[0], plain)
 
 
 # --------------------------------------------------------------------------------------------------------- SCAFFOLD
@@ -57,7 +59,7 @@ def test_fedprox_without_a_pull_is_fedavg() -> None:
 
 def test_scaffold_option_two_by_hand() -> None:
     """Two visits of one client among four: its control is kept, and shifts the second visit's gradients."""
-    algorithm = Scaffold(LocalSGD(lr=0.1, epochs=2))
+    algorithm = Scaffold(LocalTraining(lr=0.1, epochs=2))
     server = algorithm.server_init(TASK, {})
     up, state = visit(algorithm, TASK, server, ONE)
     w = -0.1 * slope(0.0)
@@ -80,7 +82,7 @@ def test_scaffold_option_two_by_hand() -> None:
 
 def test_scaffold_option_one_takes_the_gradient_where_training_began() -> None:
     task, data = Task(TwoLogits(0.3), (1,), 2, population=2), samples(2.0, 3, 2)
-    algorithm = Scaffold(LocalSGD(lr=0.1, epochs=2, batch_size=2, weight_decay=0.5), option="I")
+    algorithm = Scaffold(LocalTraining(lr=0.1, epochs=2, batch_size=2, weight_decay=0.5), option="I")
     _, state = visit(algorithm, task, algorithm.server_init(task, {}), data)
     expected = (3 * slope(0.3, 0) + 2 * slope(0.3, 1)) / 5 + 0.5 * 0.3
     assert weight(state, "control.") == pytest.approx(expected, rel=1e-5)
@@ -91,7 +93,7 @@ def test_scaffold_option_one_takes_the_gradient_where_training_began() -> None:
 def test_the_servers_control_is_the_mean_of_all_clients(option: str, wrap: bool) -> None:
     scaffold = Scaffold(LOCAL, option=option)  # type: ignore[arg-type]
     algorithm: Algorithm = Personal(scaffold, keep="head") if wrap else scaffold
-    server, states = play(algorithm, SMALL, mixed(), ROUNDS)
+    server, states = run_phases(algorithm, SMALL, mixed(), ROUNDS)
     total = zeros_like(pick("control", server))
     for state in states.values():
         total = add(total, pick("control", state))
@@ -104,7 +106,7 @@ def test_the_servers_control_is_the_mean_of_all_clients(option: str, wrap: bool)
 
 def test_a_first_control_is_zero_not_the_weights() -> None:
     task = Task(TwoLogits(0.7), (1,), 2, population=4)
-    algorithm = Scaffold(LocalSGD(lr=0.1))
+    algorithm = Scaffold(LocalTraining(lr=0.1))
     server = algorithm.server_init(task, {})
     assert weight(server, "control.") == 0.0
     up, _ = visit(algorithm, task, server, ONE)
@@ -113,13 +115,16 @@ def test_a_first_control_is_zero_not_the_weights() -> None:
 
 def test_scaffolds_first_step_is_fedavgs() -> None:
     clients, everyone = mixed(), [["c0", "c1", "c2", "c3"]]
-    left, right = play(Scaffold(LOCAL), SMALL, clients, everyone)[0], play(FedAvg(LOCAL), SMALL, clients, everyone)[0]
+    left, right = (
+        run_phases(Scaffold(LOCAL), SMALL, clients, everyone)[0],
+        run_phases(FedAvg(LOCAL), SMALL, clients, everyone)[0],
+    )
     assert equal(pick("model", left), pick("model", right))
 
 
 def test_personal_leaves_have_no_control_and_train_by_plain_sgd() -> None:
     algorithm = Personal(Scaffold(LOCAL), keep="head")
-    server, states = play(algorithm, SMALL, mixed(), ROUNDS)
+    server, states = run_phases(algorithm, SMALL, mixed(), ROUNDS)
     data = mixed()["c1"]
     down = algorithm.broadcast(server)
     up, state = algorithm.client_step(SMALL, down, states["c1"], data, rng())
@@ -140,8 +145,8 @@ def test_scaffold_sends_twice_as_much_and_no_control_of_buffers() -> None:
 
 def test_scaffold_refuses_momentum_where_steps_are_not_gradients() -> None:
     with pytest.raises(HansaError, match="momentum to 0"):
-        Scaffold(LocalSGD(momentum=0.9))
-    Scaffold(LocalSGD(momentum=0.9), option="I")
+        Scaffold(LocalTraining(momentum=0.9))
+    Scaffold(LocalTraining(momentum=0.9), option="I")
 
 
 # ----------------------------------------------------------------------------------------------------------- FedDyn
@@ -149,7 +154,7 @@ def test_scaffold_refuses_momentum_where_steps_are_not_gradients() -> None:
 
 def test_feddyn_by_hand() -> None:
     """Two visits: the second one's gradients carry the linear term, which a detached one would not."""
-    algorithm, alpha = FedDyn(LocalSGD(lr=0.1, epochs=2), alpha=0.5), 0.5
+    algorithm, alpha = FedDyn(LocalTraining(lr=0.1, epochs=2), alpha=0.5), 0.5
     server = algorithm.server_init(TASK, {})
     up, state = visit(algorithm, TASK, server, ONE)
     w = -0.1 * slope(0.0)
@@ -169,7 +174,7 @@ def test_feddyn_by_hand() -> None:
 
 
 def test_feddyns_server_term_is_the_mean_of_all_clients() -> None:
-    server, states = play(FedDyn(LOCAL, alpha=0.1), SMALL, mixed(), ROUNDS)
+    server, states = run_phases(FedDyn(LOCAL, alpha=0.1), SMALL, mixed(), ROUNDS)
     for key, leaf in pick("dual", server).items():
         mean = sum(state[f"dual.{key}"] for state in states.values()) / 4
         assert torch.allclose(leaf, torch.as_tensor(mean), atol=1e-6) and leaf.abs().max() > 1e-4
@@ -179,7 +184,7 @@ def test_feddyn_without_alpha_is_fedavg_with_a_momentum_that_never_fades() -> No
     clients = {name: samples(x, zeros, 5 - zeros) for name, x, zeros in (("c0", 1.0, 4), ("c1", 2.0, 2))}
     rounds = [["c0", "c1"], ["c0"], ["c0", "c1"], ["c1"]]
     task = Task(TwoLogits(), (1,), 2, population=2)
-    server, _ = play(FedDyn(LOCAL, alpha=1e-6), task, clients, rounds)
+    server, _ = run_phases(FedDyn(LOCAL, alpha=1e-6), task, clients, rounds)
     average = FedAvg(LOCAL)
     w, velocity = average.server_init(task, {}), 0.0
     for number, names in enumerate(rounds):
@@ -197,10 +202,10 @@ def test_feddyn_without_alpha_is_fedavg_with_a_momentum_that_never_fades() -> No
 @pytest.mark.parametrize(
     ("algorithm", "right"),
     [
-        (FedAvg(LocalSGD(lr=0.05, epochs=8)), False),
-        (Scaffold(LocalSGD(lr=0.05, epochs=8)), True),
-        (Scaffold(LocalSGD(lr=0.05, epochs=8), option="I"), True),
-        (FedDyn(LocalSGD(lr=0.05, epochs=8), alpha=0.3), True),
+        (FedAvg(LocalTraining(lr=0.05, epochs=8)), False),
+        (Scaffold(LocalTraining(lr=0.05, epochs=8)), True),
+        (Scaffold(LocalTraining(lr=0.05, epochs=8), option="I"), True),
+        (FedDyn(LocalTraining(lr=0.05, epochs=8), alpha=0.3), True),
     ],
     ids=["fedavg", "scaffold-2", "scaffold-1", "feddyn"],
 )
@@ -208,7 +213,7 @@ def test_drift_is_corrected(algorithm: Algorithm, right: bool) -> None:
     """Many local steps on clients that disagree: FedAvg stops elsewhere, the others where the mean loss is lowest."""
     clients = {"near": samples(0.5, 9, 1), "far": samples(3.0, 4, 6)}
     task = Task(TwoLogits(), (1,), 2, population=2)
-    server, _ = play(algorithm, task, clients, [["near", "far"]] * 120)
+    server, _ = run_phases(algorithm, task, clients, [["near", "far"]] * 120)
     w = weight(server, "model.")
     near = 0.9 * slope(w, 0, 0.5) + 0.1 * slope(w, 1, 0.5)
     far = 0.4 * slope(w, 0, 3.0) + 0.6 * slope(w, 1, 3.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from paper_costs import Sizes, communication, computation, fed3r_full_upload
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
@@ -11,12 +12,11 @@ from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
-from hansa.costs import Sizes, communication, computation, fed3r_full_upload
-from hansa.engines.visit import Visit, perform
+from hansa.engines.session import Visit, perform
 from hansa.errors import HansaError
-from hansa.local.sgd import LocalSGD
 from hansa.models.dense import MLP
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining
 
 MB, GB, TB = 1e6, 1e9, 1e12
 CLIENTS = 1262  # of Landmarks-Users-160K
@@ -88,8 +88,8 @@ DATA = ClientData(torch.randn(20, WIDTH, generator=torch.Generator().manual_seed
 SIZES = Sizes(WIDTH * HIDDEN + HIDDEN, HIDDEN, 6, HOLDS, head=HIDDEN * 6 + 6)
 
 
-def train(part: str) -> LocalSGD:
-    return LocalSGD(train=part)
+def train(part: str) -> LocalTraining:
+    return LocalTraining(train=part)
 
 
 # Table 22: formula and the algorithm whose messages must hold as many numbers.

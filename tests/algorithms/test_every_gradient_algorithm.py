@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hand_problems import Normed, mixed, play, visit
+from hand_problems import Normed, mixed, run_phases, visit
 
 from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.fedalt import FedAlt
@@ -28,15 +28,15 @@ from hansa.algorithms.personal import Personal
 from hansa.algorithms.pfedme import PFedMe
 from hansa.algorithms.scaffold import Scaffold
 from hansa.algorithms.wima import Wima
-from hansa.codec import piece_from_table, piece_to_table
 from hansa.contract import Algorithm
-from hansa.local.sgd import LocalSGD
+from hansa.io.codec import piece_from_table, piece_to_table
+from hansa.io.registry import CATALOGUE
 from hansa.models.dense import MLP
-from hansa.pieces import CATALOGUE
 from hansa.task import Task
+from hansa.training.local import LocalTraining
 from hansa.tree import copy, equal
 
-WHOLE = LocalSGD(lr=0.1, batch_size=1000)
+WHOLE = LocalTraining(lr=0.1, batch_size=1000)
 NORMED = Task(Normed(), (3,), 2, population=4)
 EVERYONE = ["c0", "c1", "c2", "c3"]
 MEAN = "features.second.running_mean"
@@ -75,7 +75,7 @@ def name(algorithm: Algorithm) -> str:
 def test_buffers_are_averaged(algorithm: Algorithm) -> None:
     """After a full round of one full batch the running mean is a tenth of the mean of the clients' means."""
     clients, start = mixed(shift=3.0), NORMED.params()
-    server, _ = play(algorithm, NORMED, clients, [EVERYONE] * (2 if isinstance(algorithm, Mime) else 1))
+    server, _ = run_phases(algorithm, NORMED, clients, [EVERYONE] * (2 if isinstance(algorithm, Mime) else 1))
     uniform = isinstance(algorithm, FedDyn)
     total, expected = 0, torch.zeros(4)
     for data in clients.values():
@@ -91,7 +91,7 @@ def test_buffers_are_averaged(algorithm: Algorithm) -> None:
 def test_nothing_given_is_written_to(algorithm: Algorithm) -> None:
     """Not even the running statistics of a frozen part, nor the task's initial ones, which all clients share."""
     clients, initial = mixed(), copy(NORMED.params())
-    server, states = play(algorithm, NORMED, clients, [EVERYONE])
+    server, states = run_phases(algorithm, NORMED, clients, [EVERYONE])
     down, state = algorithm.broadcast(server), states["c0"]
     before = copy(server), copy(down), copy(state)
     draw = torch.Generator()
@@ -144,7 +144,7 @@ def test_passes_over_the_data_are_accounted_for(algorithm: Algorithm, passes: in
 
 def test_mimes_training_round_takes_two_gradients_a_batch() -> None:
     task, data, algorithm = Task(MLP((4,)), (3,), 2), mixed()["c1"], Mime(WHOLE)
-    server, _ = play(algorithm, task, {"c1": data}, [["c1"]])
+    server, _ = run_phases(algorithm, task, {"c1": data}, [["c1"]])
     up, _ = visit(algorithm, task, server, data)
     assert up.flops == 2 * len(data) * 3 * (2 * 3 * 4 + 2 * 4 * 2)
 

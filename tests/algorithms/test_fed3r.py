@@ -20,16 +20,16 @@ from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.serial import Serial
 from hansa.errors import HansaError
-from hansa.local.sgd import LocalSGD
-from hansa.loop import play
+from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
-from hansa.models.lifted import Lifted
+from hansa.models.random_features import RandomFeaturesModel
 from hansa.orchestrate.star import Star, Sweep
 from hansa.payload import Update
 from hansa.ridge import GaussianMechanism, RandomFeatures, RidgeStatistics, median_distance
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
 from hansa.task import Model, Task
+from hansa.training.local import LocalTraining
 from hansa.tree import equal, nbytes
 from journals import ListJournal
 
@@ -53,19 +53,19 @@ def clients(count: int, by_class: bool = False) -> Federation:
     return federation_from_clients(made)
 
 
-def play_phases(data: Federation, model: Model, *phases: tuple[Algorithm, object, int]) -> Stage:
+def play_phases(data: Federation, model: Model, *phases: tuple[Algorithm, object, int]) -> PhaseRun:
     task = Task(model, (WIDTH,), CLASSES, len(data.clients))
     made = tuple(Phase(f"p{i}", a, o, r) for i, (a, o, r) in enumerate(phases))  # type: ignore[arg-type]
-    stage = play(Experiment(task, data, made, Serial()), MemoryStore(), ListJournal())
+    stage = run_phases(Experiment(task, data, made, Serial()), MemoryStore(), ListJournal())
     assert stage is not None
     return stage
 
 
-def deployed(stage: Stage) -> dict[str, Tensor]:
+def deployed(stage: PhaseRun) -> dict[str, Tensor]:
     return stage.algorithm.model(stage.task, stage.server, {})
 
 
-def accuracy(stage: Stage) -> float:
+def accuracy(stage: PhaseRun) -> float:
     x, y = samples(400, 2)
     return float((stage.algorithm.logits(stage.task, deployed(stage), x).argmax(1) == y).double().mean())
 
@@ -109,12 +109,12 @@ def test_splits_do_not_matter_where_fedavg_moves() -> None:
 
     ours = heads(Fed3R(products="float64", wire="float64"), Sweep(), 1)
     assert all(torch.allclose(ours[0], other, rtol=1e-6) for other in ours[1:])
-    theirs = heads(FedAvg(LocalSGD(lr=0.1, epochs=10)), Star(fraction=1.0), 3)  # one step would be a plain sum
+    theirs = heads(FedAvg(LocalTraining(lr=0.1, epochs=10)), Star(fraction=1.0), 3)  # one step would be a plain sum
     assert (theirs[1] - theirs[2]).norm() > 0.1 * theirs[1].norm()
 
 
 def test_random_features_travel_as_a_seed() -> None:
-    lifted = Lifted(Linear(), dimension=40, sigma=3.0, seed=5)
+    lifted = RandomFeaturesModel(Linear(), dimension=40, sigma=3.0, seed=5)
     stage = play_phases(clients(4), lifted, (Fed3R(normalize="none"), Sweep(), 1))
     x, y = samples()
     omega = RandomFeatures(WIDTH, 40, 3.0, 5)
@@ -124,7 +124,7 @@ def test_random_features_travel_as_a_seed() -> None:
 
 
 def test_the_kernel_width_comes_from_the_data() -> None:
-    lifted = Lifted(Linear(), dimension=200)
+    lifted = RandomFeaturesModel(Linear(), dimension=200)
     split = clients(12, by_class=True)
     stage = play_phases(split, lifted, (FeatureScale(), Sweep(), 1), (Fed3R(), Sweep(), 1))
     x, _ = samples()
@@ -169,7 +169,7 @@ def test_a_class_nobody_holds() -> None:
 
 def test_ft_sums_hold_everyones_latest_statistics() -> None:
     """While features move, the server's sums are those of each client's last visit."""
-    algorithm = Fed3RFT(FedAvg(LocalSGD(lr=0.1)), products="float64", wire="float64")
+    algorithm = Fed3RFT(FedAvg(LocalTraining(lr=0.1)), products="float64", wire="float64")
     data = clients(6)
     stage = play_phases(data, MLP((8,)), (algorithm, Star(3), 5))
     total = None
@@ -187,7 +187,7 @@ def test_ft_sums_hold_everyones_latest_statistics() -> None:
 
 
 def test_ft_with_still_features_is_fed3r() -> None:
-    still = Fed3RFT(FedAvg(LocalSGD(lr=1e-12)), normalize="column", products="float64", wire="float64")
+    still = Fed3RFT(FedAvg(LocalTraining(lr=1e-12)), normalize="column", products="float64", wire="float64")
     a = play_phases(clients(6), MLP((8,)), (still, Star(fraction=1.0), 3))
     b = play_phases(clients(6), MLP((8,)), (Fed3R(products="float64", wire="float64"), Sweep(), 1))
     assert torch.allclose(deployed(a)["head.weight"], deployed(b)["head.weight"], rtol=1e-4, atol=1e-6)
@@ -195,7 +195,7 @@ def test_ft_with_still_features_is_fed3r() -> None:
 
 def test_ft_under_wima_classifies_the_averaged_features() -> None:
     """The workshop paper's Appendix J: features are the mean over a window, the classifier is the ridge solution."""
-    window = Wima(Fed3RFT(FedAvg(LocalSGD(lr=0.1))), window=3)
+    window = Wima(Fed3RFT(FedAvg(LocalTraining(lr=0.1))), window=3)
     stage = play_phases(clients(6), MLP((8,)), (window, Star(3), 5))
     key = "features.1.weight"
     mean = torch.stack([stage.server[f"window.{row}.{key}"] for row in range(3)]).mean(0)
@@ -230,7 +230,7 @@ def test_selection_finds_what_a_grid_on_held_out_data_finds() -> None:
 
 
 def test_selection_among_widths_and_dimensions() -> None:
-    lifted = Lifted(Linear(), dimension=120, sigma=4.0)
+    lifted = RandomFeaturesModel(Linear(), dimension=120, sigma=4.0)
     algorithm = Fed3RSelect(ridges=(0.1, 1.0), sigmas=(1e-3, 1.0, 1e3), dimensions=(5, 120), held_out=0.4)
     stage = play_phases(clients(12), lifted, (algorithm, Sweep(), 1))
     chosen = deployed(stage)

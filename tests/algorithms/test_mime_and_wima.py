@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_problems import ONE, OTHER, TASK, mixed, play, samples, slope, visit, weight
+from hand_problems import ONE, OTHER, TASK, mixed, run_phases, samples, slope, visit, weight
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
@@ -14,18 +14,18 @@ from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.algorithms.wima import Wima
 from hansa.errors import HansaError
-from hansa.local.sgd import LocalSGD
 from hansa.models.dense import MLP
 from hansa.task import Task
+from hansa.training.local import LocalTraining
 from hansa.tree import Tree, equal, nbytes, pick
 
-LOCAL = LocalSGD(lr=0.1, epochs=2, batch_size=4)
+LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
 SMALL = Task(MLP((4,)), (3,), 2, population=4)
 EVERYONE = ["c0", "c1", "c2", "c3"]
 
 
 def test_mimelite_by_hand() -> None:
-    algorithm, beta = MimeLite(LocalSGD(lr=0.1, epochs=2), beta=0.6), 0.6
+    algorithm, beta = MimeLite(LocalTraining(lr=0.1, epochs=2), beta=0.6), 0.6
     server = algorithm.server_init(TASK, {})
     w, momentum = 0.0, 0.0
     for _ in range(3):
@@ -41,15 +41,15 @@ def test_mimelite_by_hand() -> None:
 
 def test_mimelite_without_momentum_is_fedavg() -> None:
     clients, rounds = mixed(), [EVERYONE, ["c0", "c2"], ["c1"]]
-    left = play(MimeLite(LOCAL, beta=0.0), SMALL, clients, rounds)[0]
-    assert equal(pick("model", left), pick("model", play(FedAvg(LOCAL), SMALL, clients, rounds)[0]))
+    left = run_phases(MimeLite(LOCAL, beta=0.0), SMALL, clients, rounds)[0]
+    assert equal(pick("model", left), pick("model", run_phases(FedAvg(LOCAL), SMALL, clients, rounds)[0]))
 
 
 def test_mimes_batches_are_corrected_by_their_own_gradient() -> None:
     """Two clients that disagree: every local step of either follows `∇f_k(y) − ∇f_k(x) + c`."""
-    algorithm, beta = Mime(LocalSGD(lr=0.1, epochs=2), beta=0.5), 0.5
+    algorithm, beta = Mime(LocalTraining(lr=0.1, epochs=2), beta=0.5), 0.5
     clients = {"one": ONE, "other": OTHER}
-    server, _ = play(algorithm, TASK, clients, [["one"]])
+    server, _ = run_phases(algorithm, TASK, clients, [["one"]])
     assert weight(server, "model.") == 0.0 and weight(server, "gradient.") == pytest.approx(slope(0.0))
     up, _ = visit(algorithm, TASK, server, OTHER)
     y = 0.0
@@ -64,7 +64,7 @@ def test_mimes_batches_are_corrected_by_their_own_gradient() -> None:
 def test_mime_with_full_batches_of_everyone_is_centralised_momentum() -> None:
     clients = mixed()
     whole = torch.cat([data.x for data in clients.values()]), torch.cat([data.y for data in clients.values()])
-    server, _ = play(Mime(LocalSGD(lr=0.2, batch_size=1000), beta=0.8), SMALL, clients, [EVERYONE] * 8)
+    server, _ = run_phases(Mime(LocalTraining(lr=0.2, batch_size=1000), beta=0.8), SMALL, clients, [EVERYONE] * 8)
     params = {key: leaf.clone().requires_grad_() for key, leaf in SMALL.params().items()}
     momentum = {key: torch.zeros_like(leaf) for key, leaf in params.items()}
     for _ in range(4):
@@ -77,10 +77,12 @@ def test_mime_with_full_batches_of_everyone_is_centralised_momentum() -> None:
 
 
 def test_mime_of_one_client_with_full_batches_is_fedavg() -> None:
-    data, local = {"c": samples(2.0, 3, 1)}, LocalSGD(lr=0.1, epochs=3)
+    data, local = {"c": samples(2.0, 3, 1)}, LocalTraining(lr=0.1, epochs=3)
     task = Task(TASK.model, (1,), 2)
-    mime = play(Mime(local, beta=0.0), task, data, [["c"]] * 6)[0]
-    assert weight(mime, "model.") == pytest.approx(weight(play(FedAvg(local), task, data, [["c"]] * 3)[0], "model."))
+    mime = run_phases(Mime(local, beta=0.0), task, data, [["c"]] * 6)[0]
+    assert weight(mime, "model.") == pytest.approx(
+        weight(run_phases(FedAvg(local), task, data, [["c"]] * 3)[0], "model.")
+    )
 
 
 def test_what_mime_sends() -> None:
@@ -99,7 +101,7 @@ def test_what_mime_sends() -> None:
 @pytest.mark.parametrize("kind", [Mime, MimeLite])
 def test_a_second_momentum_is_refused(kind: type) -> None:
     with pytest.raises(HansaError, match=f"{kind.__name__} applies the server's momentum"):
-        kind(LocalSGD(momentum=0.5))
+        kind(LocalTraining(momentum=0.5))
     with pytest.raises(HansaError, match="'beta'"):
         kind(beta=1.0)
 
@@ -108,7 +110,9 @@ def test_a_second_momentum_is_refused(kind: type) -> None:
 
 
 def models(algorithm: FedAvg, rounds: list[list[str]]) -> list[Tree]:
-    return [pick("model", play(algorithm, SMALL, mixed(), rounds[:count])[0]) for count in range(1, len(rounds) + 1)]
+    return [
+        pick("model", run_phases(algorithm, SMALL, mixed(), rounds[:count])[0]) for count in range(1, len(rounds) + 1)
+    ]
 
 
 @pytest.mark.parametrize(("window", "block", "spans"), [(3, 1, 3), (1, 1, 1), (10, 1, 7), (4, 2, 3), (6, 3, 4)])
@@ -116,7 +120,7 @@ def test_wima_is_the_mean_of_the_last_models(window: int, block: int, spans: int
     """After seven rounds; in blocks of two a window of four has one full block and the newest, begun, one."""
     rounds = [["c0"], ["c1"], ["c2"], ["c3"], ["c0"], ["c1"], ["c2"]]
     algorithm = Wima(FedAvg(LOCAL), window, block)
-    server, _ = play(algorithm, SMALL, mixed(), rounds)
+    server, _ = run_phases(algorithm, SMALL, mixed(), rounds)
     last = models(FedAvg(LOCAL), rounds)[-spans:]
     for key, leaf in algorithm.model(SMALL, server, {}).items():
         assert torch.allclose(leaf, torch.stack([model[key] for model in last]).mean(0), atol=1e-6), key
@@ -127,22 +131,22 @@ def test_wimas_memory_is_bounded_and_starts_empty() -> None:
     algorithm = Wima(FedAvg(LOCAL), window=4, block=2)
     first = algorithm.server_init(SMALL, {})
     assert equal(algorithm.model(SMALL, first, {}), SMALL.params())
-    sizes = [nbytes(play(algorithm, SMALL, mixed(), [["c0"]] * count)[0]) for count in (0, 2, 4, 9, 12)]
+    sizes = [nbytes(run_phases(algorithm, SMALL, mixed(), [["c0"]] * count)[0]) for count in (0, 2, 4, 9, 12)]
     model = nbytes(SMALL.params())
     assert sizes == [model + 8, 2 * model + 8, 3 * model + 8, 3 * model + 8, 3 * model + 8]
 
 
 def test_wima_changes_neither_training_nor_messages() -> None:
     inner, rounds = Scaffold(LOCAL), [["c0", "c1"], ["c1", "c2"]]
-    alone, states = play(inner, SMALL, mixed(), rounds)
-    wrapped, others = play(Wima(inner, 2), SMALL, mixed(), rounds)
+    alone, states = run_phases(inner, SMALL, mixed(), rounds)
+    wrapped, others = run_phases(Wima(inner, 2), SMALL, mixed(), rounds)
     assert equal(pick("inner", wrapped), alone) and all(equal(states[name], others[name]) for name in states)
     assert equal(Wima(inner, 2).broadcast(wrapped), inner.broadcast(alone))
 
 
 def test_wima_averages_the_shared_part_of_personal_models() -> None:
     algorithm = Wima(Personal(FedAvg(LOCAL), keep="head"), 2)
-    server, states = play(algorithm, SMALL, mixed(), [["c0"], ["c1"]])
+    server, states = run_phases(algorithm, SMALL, mixed(), [["c0"], ["c1"]])
     deployed = algorithm.model(SMALL, server, states["c0"])
     assert algorithm.personal and torch.equal(deployed["head.weight"], states["c0"]["own.head.weight"])
     assert not torch.equal(deployed["features.1.weight"], server["inner.model.features.1.weight"])

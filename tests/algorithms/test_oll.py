@@ -15,19 +15,19 @@ from hansa.algorithms.oll import OLL
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
+from hansa.engines.session import Engine
 from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import Engine
-from hansa.local.sgd import LocalSGD
-from hansa.loop import play
+from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
 from hansa.orchestrate.star import Star, Sweep
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining
 from journals import ListJournal
 
 CLASSES, WIDTH = 6, 4
-LOCAL = LocalSGD(lr=0.05, epochs=2, batch_size=5, weight_decay=0.01)
+LOCAL = LocalTraining(lr=0.05, epochs=2, batch_size=5, weight_decay=0.01)
 
 
 def clients(rng: np.random.Generator, own: tuple[int, ...], test: tuple[int, ...]) -> tuple[np.ndarray, ...]:
@@ -50,10 +50,12 @@ def federation(*, strange: bool = False) -> Federation:
     )
 
 
-def played(*phases: Phase, data: Federation | None = None, engine: Engine | None = None) -> tuple[Stage, ListJournal]:
+def played(
+    *phases: Phase, data: Federation | None = None, engine: Engine | None = None
+) -> tuple[PhaseRun, ListJournal]:
     data, journal = data or federation(), ListJournal()
     task = Task(Linear(), (WIDTH,), CLASSES, len(data.clients))
-    stage = play(Experiment(task, data, phases, engine or Serial()), MemoryStore(), journal)
+    stage = run_phases(Experiment(task, data, phases, engine or Serial()), MemoryStore(), journal)
     assert stage is not None
     return stage, journal
 
@@ -82,7 +84,7 @@ def test_training_after_oll_is_training_of_the_pruned_classifier() -> None:
     data = ClientData(*(torch.from_numpy(part) for part in clients(np.random.default_rng(1), (1, 4), (1,))[:2]))
     task = Task(Linear(), (WIDTH,), CLASSES, temperature=0.5, local_labels=True).view(data, {})
     start = task.params()
-    whole = LocalSGD(lr=0.05, epochs=4, batch_size=100, weight_decay=0.01)
+    whole = LocalTraining(lr=0.05, epochs=4, batch_size=100, weight_decay=0.01)
     found = whole.run(task, start, data, torch.Generator()).params
     weight, bias = (start[key][[1, 4]].clone().requires_grad_() for key in ("head.weight", "head.bias"))
     labels = (data.y == 4).long()
@@ -124,7 +126,7 @@ def test_engines_agree_on_training_after_oll(engine: Engine) -> None:
 
 def test_oll_lasts() -> None:
     """A phase later clients still know only their own classes, and train nothing of the others but their decay."""
-    stage, _ = played(INIT, PRUNE, Phase("fp", Local(LocalSGD(lr=0.05)), Sweep(), temperature=0.1))
+    stage, _ = played(INIT, PRUNE, Phase("fp", Local(LocalTraining(lr=0.05)), Sweep(), temperature=0.1))
     assert stage.task.local_labels
     start, own = stage.task.params()["head.weight"], stage.deployed("a")["head.weight"]
     assert torch.equal(own[2:], start[2:]) and not torch.equal(own[:2], start[:2])

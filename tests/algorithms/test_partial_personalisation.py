@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_problems import ONE, PRODUCT, TASK, Normed, mixed, play, rng, sigmoid, slope, visit, weight
+from hand_problems import ONE, PRODUCT, TASK, Normed, mixed, rng, run_phases, sigmoid, slope, visit, weight
 
 from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.fedavg import FedAvg
@@ -16,14 +16,14 @@ from hansa.algorithms.local import Local
 from hansa.algorithms.personal import Personal
 from hansa.contract import Algorithm
 from hansa.errors import HansaError
-from hansa.local.kept import kept_leaves
-from hansa.local.server import Adam
-from hansa.local.sgd import LocalSGD
 from hansa.models.dense import MLP
+from hansa.server.optimisers import Adam
 from hansa.task import Task
+from hansa.training.leaves import kept_leaves
+from hansa.training.local import LocalTraining
 from hansa.tree import equal, nest, pick
 
-LOCAL = LocalSGD(lr=0.1, epochs=2, batch_size=4)
+LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
 SMALL = Task(MLP((4,)), (3,), 2, population=4)
 NORMED = Task(Normed(), (3,), 2, population=4)
 ROUNDS = [["c0", "c1"], ["c1", "c2"], ["c0"]]
@@ -53,7 +53,7 @@ def test_fedsim_steps_both_parts_from_the_same_point(keep: str) -> None:
     h, f = 0.5, 1.0
     for _ in range(2):
         h, f = h - 0.1 * head_step(h, f), f - 0.1 * features_step(h, f)
-    algorithm = FedSim(LocalSGD(lr=0.1, epochs=2), keep=keep)  # type: ignore[arg-type]
+    algorithm = FedSim(LocalTraining(lr=0.1, epochs=2), keep=keep)  # type: ignore[arg-type]
     assert after_visit(algorithm) == pytest.approx((h, f), rel=1e-5)
 
 
@@ -63,12 +63,12 @@ def test_fedalt_trains_the_personal_part_first() -> None:
         h -= 0.1 * head_step(h, f)
     for _ in range(2):
         f -= 0.1 * features_step(h, f)
-    assert after_visit(FedAlt(LocalSGD(lr=0.1, epochs=2))) == pytest.approx((h, f), rel=1e-5)
+    assert after_visit(FedAlt(LocalTraining(lr=0.1, epochs=2))) == pytest.approx((h, f), rel=1e-5)
     h, f = 0.5, 1.0
     for _ in range(3):
         f -= 0.1 * features_step(h, f)
     h -= 0.1 * head_step(h, f)
-    other = FedAlt(LocalSGD(lr=0.1), keep="features", personal_epochs=3)
+    other = FedAlt(LocalTraining(lr=0.1), keep="features", personal_epochs=3)
     assert after_visit(other) == pytest.approx((h, f), rel=1e-5)
 
 
@@ -77,7 +77,7 @@ def test_fedrep_fits_the_head_first_and_keeps_it() -> None:
     for _ in range(4):
         h -= 0.1 * head_step(h, f)
     f -= 0.1 * features_step(h, f)
-    algorithm = FedRep(LocalSGD(lr=0.1), head_epochs=4)
+    algorithm = FedRep(LocalTraining(lr=0.1), head_epochs=4)
     assert after_visit(algorithm) == pytest.approx((h, f), rel=1e-5)
     server = algorithm.server_init(PRODUCT, {})
     _, state = visit(algorithm, PRODUCT, server, ONE)
@@ -89,9 +89,9 @@ def test_fedrep_fits_the_head_first_and_keeps_it() -> None:
 
 def test_fedper_and_fedsim_are_personal_fedavg() -> None:
     clients = mixed()
-    expected = play(Personal(FedAvg(LOCAL), keep="head"), SMALL, clients, ROUNDS)
+    expected = run_phases(Personal(FedAvg(LOCAL), keep="head"), SMALL, clients, ROUNDS)
     for algorithm in (FedPer(LOCAL), FedSim(LOCAL)):
-        server, states = play(algorithm, SMALL, clients, ROUNDS)
+        server, states = run_phases(algorithm, SMALL, clients, ROUNDS)
         assert equal(server, expected[0]) and all(equal(states[name], expected[1][name]) for name in states)
 
 
@@ -100,9 +100,9 @@ def test_fedalts_second_run_is_fedavg_on_the_shared_part() -> None:
     algorithm, data = FedAlt(LOCAL), mixed()["c0"]
     server = algorithm.server_init(SMALL, {})
     draw = rng()
-    own = LocalSGD(lr=0.1, epochs=2, batch_size=4, train="head").run(SMALL, SMALL.params(), data, draw)
+    own = LocalTraining(lr=0.1, epochs=2, batch_size=4, train="head").run(SMALL, SMALL.params(), data, draw)
     settled = Task(SMALL.model, (3,), 2, 4, start={key: own.params[key] for key in ("head.weight", "head.bias")})
-    alone = FedAvg(LocalSGD(lr=0.1, epochs=2, batch_size=4, train="features"))
+    alone = FedAvg(LocalTraining(lr=0.1, epochs=2, batch_size=4, train="features"))
     expected, _ = alone.client_step(settled, algorithm.broadcast(server), {}, data, draw)
     up, _ = visit(algorithm, SMALL, server, data)
     assert equal(up.sums, expected.sums) and up.flops == expected.flops + own.flops
@@ -110,7 +110,7 @@ def test_fedalts_second_run_is_fedavg_on_the_shared_part() -> None:
 
 @pytest.mark.parametrize("algorithm", [FedSim(LOCAL), FedAlt(LOCAL), FedRep(LOCAL), FedPer(LOCAL, Adam())], ids=repr)
 def test_only_the_shared_part_travels_or_is_known_to_the_server(algorithm: Algorithm) -> None:
-    server, _ = play(algorithm, SMALL, mixed(), ROUNDS)
+    server, _ = run_phases(algorithm, SMALL, mixed(), ROUNDS)
     up, state = visit(algorithm, SMALL, server, mixed()["c0"])
     assert not [key for tree in (server, algorithm.broadcast(server), up.sums) for key in tree if "head." in key]
     assert set(pick("own", state)) == {"head.weight", "head.bias"} and algorithm.personal
@@ -118,7 +118,7 @@ def test_only_the_shared_part_travels_or_is_known_to_the_server(algorithm: Algor
 
 def test_alternating_training_chooses_what_trains() -> None:
     with pytest.raises(HansaError, match="leave out train = 'head'"):
-        FedAlt(LocalSGD(train="head"))
+        FedAlt(LocalTraining(train="head"))
     with pytest.raises(HansaError, match="'personal_epochs'"):
         FedRep(head_epochs=0)
 
@@ -130,8 +130,8 @@ def test_fedbn_finds_normalisation_by_type() -> None:
     """One layer is called norm and is linear, another is a subclass of a batch norm with no telling name."""
     names = {f"features.second.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")}
     assert kept_leaves(NORMED, "norm") == names
-    algorithm = FedBN(LocalSGD(lr=0.1, epochs=9, batch_size=6))
-    server, states = play(algorithm, NORMED, mixed(), ROUNDS)
+    algorithm = FedBN(LocalTraining(lr=0.1, epochs=9, batch_size=6))
+    server, states = run_phases(algorithm, NORMED, mixed(), ROUNDS)
     assert not [key for key in server if "second" in key] and any("features.norm" in key for key in server)
     assert set(pick("own", states["c0"])) == names
     deployed = {name: algorithm.model(NORMED, server, state) for name, state in states.items()}
@@ -142,9 +142,9 @@ def test_fedbn_finds_normalisation_by_type() -> None:
 
 def test_fedbn_of_one_client_is_fedavg() -> None:
     clients = {"c0": mixed()["c0"]}
-    fedbn, fedavg = FedBN(LocalSGD(batch_size=3)), FedAvg(LocalSGD(batch_size=3))
-    server, states = play(fedbn, NORMED, clients, [["c0"]] * 3)
-    plain, _ = play(fedavg, NORMED, clients, [["c0"]] * 3)
+    fedbn, fedavg = FedBN(LocalTraining(batch_size=3)), FedAvg(LocalTraining(batch_size=3))
+    server, states = run_phases(fedbn, NORMED, clients, [["c0"]] * 3)
+    plain, _ = run_phases(fedavg, NORMED, clients, [["c0"]] * 3)
     mine, theirs = fedbn.model(NORMED, server, states["c0"]), fedavg.model(NORMED, plain, {})
     assert all(torch.allclose(leaf, theirs[key], atol=1e-5) for key, leaf in mine.items())
 
@@ -158,7 +158,7 @@ def test_fedbn_needs_something_to_keep() -> None:
 
 
 def test_local_training_sends_nothing_and_goes_on_where_it_ended() -> None:
-    algorithm = Local(LocalSGD(lr=0.1))
+    algorithm = Local(LocalTraining(lr=0.1))
     server = algorithm.server_init(TASK, {})
     assert server == {} == algorithm.broadcast(server)
     up, state = visit(algorithm, TASK, server, ONE)
@@ -171,13 +171,13 @@ def test_local_training_sends_nothing_and_goes_on_where_it_ended() -> None:
 
 def test_local_training_is_plain_sgd_and_knows_no_other_client() -> None:
     clients = mixed()
-    _, alone = play(Local(LOCAL), SMALL, clients, [["c0"], ["c0"]])
-    _, among = play(Local(LOCAL), SMALL, clients, [["c0", "c1"], ["c2", "c0"]])
+    _, alone = run_phases(Local(LOCAL), SMALL, clients, [["c0"], ["c0"]])
+    _, among = run_phases(Local(LOCAL), SMALL, clients, [["c0", "c1"], ["c2", "c0"]])
     assert equal(alone["c0"], among["c0"])
 
 
 def test_local_training_can_stay_near_its_start() -> None:
-    algorithm = Local(LocalSGD(lr=0.1, epochs=2), strength=2.0)
+    algorithm = Local(LocalTraining(lr=0.1, epochs=2), strength=2.0)
     _, state = visit(algorithm, TASK, {}, ONE)
     _, state = visit(algorithm, TASK, {}, ONE, state)
     w = 0.0
@@ -187,7 +187,7 @@ def test_local_training_can_stay_near_its_start() -> None:
 
 
 def test_a_frozen_part_is_not_stored_with_every_client() -> None:
-    algorithm = Local(LocalSGD(train="head"))
+    algorithm = Local(LocalTraining(train="head"))
     start = {key: torch.full_like(leaf, 0.5) for key, leaf in SMALL.params().items()}
     task = Task(SMALL.model, (3,), 2, start=start)
     state = algorithm.client_init(task, mixed()["c0"])

@@ -29,7 +29,6 @@ from hansa.algorithms.personal import Personal
 from hansa.algorithms.robust import Robust
 from hansa.algorithms.scaffold import Scaffold
 from hansa.algorithms.wima import Wima
-from hansa.codec import piece_from_table, piece_to_table
 from hansa.contract import Algorithm
 from hansa.data.clients import whole_client
 from hansa.data.dataset import Samples
@@ -38,33 +37,34 @@ from hansa.data.partitions.label import Iid
 from hansa.data.sources.digits import Digits
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
+from hansa.engines.session import Engine, PhaseContext
 from hansa.engines.vectorised import Vectorised, usual_path
-from hansa.engines.visit import Engine, Workplace
 from hansa.errors import HansaError
-from hansa.local.robust_rules import Krum, Median, NormBound, Rule, TrimmedMean
-from hansa.local.server import Adam
-from hansa.local.sgd import LocalSGD
-from hansa.loop import play as play_phases
+from hansa.io.codec import piece_from_table, piece_to_table
+from hansa.io.registry import Piece
+from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
+from hansa.orchestrate.chain import Orchestration
 from hansa.orchestrate.chains import Chains
-from hansa.orchestrate.plan import Orchestration
 from hansa.orchestrate.star import Star
 from hansa.payload import Update, require_summable, set_apart
-from hansa.pieces import Piece
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore
+from hansa.running.loop import run_phases as play_phases
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
+from hansa.server.optimisers import Adam
+from hansa.server.robust_rules import Krum, Median, NormBound, Rule, TrimmedMean
 from hansa.task import ClientData, Model, Task
+from hansa.training.local import LocalTraining
 from hansa.tree import Tree, pick, scale
 from journals import ListJournal
 
-LOCAL = LocalSGD(lr=0.1, epochs=2, batch_size=4)
+LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
 SMALL = Task(MLP((4,)), (3,), 2, population=4)
 EQUAL, UNEQUAL = mixed(sizes=(8, 8, 8, 8)), mixed()
 ONES = torch.ones(5, dtype=torch.float64)
 COLUMN = torch.tensor([[0.0], [1.0], [2.0], [4.0], [100.0]])
 
 
-def play(algorithm: Algorithm, clients: Mapping[str, ClientData], rounds: int = 3, task: Task = SMALL) -> Tree:
+def run_phases(algorithm: Algorithm, clients: Mapping[str, ClientData], rounds: int = 3, task: Task = SMALL) -> Tree:
     """Rounds of all clients as an engine plays them: every upload is decoded and filed under its client's name."""
     server, states = algorithm.server_init(task, {}), dict[str, Tree]()
     for number in range(rounds):
@@ -106,7 +106,7 @@ def test_trimmed_means_by_hand() -> None:
 def test_columns_are_sorted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(6, 11, generator=rng())
     whole = Median().combine(rows, ONES)
-    monkeypatch.setattr("hansa.local.robust_rules.COLUMNS", 3)
+    monkeypatch.setattr("hansa.server.robust_rules.COLUMNS", 3)
     assert torch.equal(Median().combine(rows, ONES), whole)
 
 
@@ -192,23 +192,26 @@ every_inner = pytest.mark.parametrize("inner", INNER.values(), ids=INNER.keys())
 
 @every_inner
 def test_an_infinite_bound_is_the_wrapped_algorithm(inner: Algorithm) -> None:
-    assert close(play(Robust(inner, NormBound(math.inf)), UNEQUAL), play(inner, UNEQUAL))
+    assert close(run_phases(Robust(inner, NormBound(math.inf)), UNEQUAL), run_phases(inner, UNEQUAL))
 
 
 @every_inner
 @pytest.mark.parametrize("rule", [TrimmedMean(0.0), Krum(0, selected=4)], ids=["trimmed-mean", "krum"])
 def test_with_equal_clients_plain_means_are_the_wrapped_algorithm(inner: Algorithm, rule: Rule) -> None:
-    assert close(play(Robust(inner, rule), EQUAL), play(inner, EQUAL))
+    assert close(run_phases(Robust(inner, rule), EQUAL), run_phases(inner, EQUAL))
 
 
 @every_inner
 def test_a_median_is_not_the_mean(inner: Algorithm) -> None:
     if not isinstance(inner, Local):
-        assert not close(play(Robust(inner), EQUAL), play(inner, EQUAL))
+        assert not close(run_phases(Robust(inner), EQUAL), run_phases(inner, EQUAL))
 
 
 def test_wima_may_be_inside_or_outside() -> None:
-    inside, outside = play(Robust(Wima(FedAvg(LOCAL), 2)), EQUAL), play(Wima(Robust(FedAvg(LOCAL)), 2), EQUAL)
+    inside, outside = (
+        run_phases(Robust(Wima(FedAvg(LOCAL), 2)), EQUAL),
+        run_phases(Wima(Robust(FedAvg(LOCAL)), 2), EQUAL),
+    )
     assert close(inside, outside)
 
 
@@ -254,7 +257,7 @@ def run(
     orchestration: Orchestration | None = None,
     rounds: int = 2,
     model: Model | None = None,
-) -> tuple[Stage, ListJournal]:
+) -> tuple[PhaseRun, ListJournal]:
     shape = tuple(next(iter(data.clients.values())).train.x.shape[1:])
     task = Task(model or MLP((8,)), shape, data.num_classes, len(data.clients))
     phase = Phase("only", algorithm, orchestration or Star(fraction=1.0), rounds, evaluate_every=rounds)
@@ -307,7 +310,7 @@ def test_the_vectorised_engine_equals_serial(rule: Rule, model: Model) -> None:
     one, other = (run(algorithm, federation(), engine=engine, model=model) for engine in (Serial(), Vectorised()))
     assert close(one[0].server, other[0].server)
     assert torch.equal(one[0].ledger.tree()["bytes_up"], other[0].ledger.tree()["bytes_up"])
-    path = usual_path(Vectorised(), Workplace(algorithm, one[0].task, federation()))
+    path = usual_path(Vectorised(), PhaseContext(algorithm, one[0].task, federation()))
     assert path == ("sample-space" if isinstance(model, Linear) else "stacked")
 
 
@@ -331,7 +334,7 @@ def test_fedpers_shared_part_is_robust_and_heads_stay_at_home() -> None:
     plain, _ = run(Damaged(FedPer(LOCAL)), federation(), rounds=3)
     start = honest.task.params()
 
-    def moved(stage: Stage) -> float:
+    def moved(stage: PhaseRun) -> float:
         return max(float((leaf - start[key]).norm()) for key, leaf in pick("model", stage.server).items())
 
     assert moved(attacked) < 3 * moved(honest) and moved(plain) > 3 * moved(honest)
@@ -372,7 +375,7 @@ def accuracy(algorithm: Algorithm, liars: int) -> float:
 
 def test_every_rule_learns_digits_though_ten_of_fifty_clients_lie() -> None:
     """They send −10 times what they learnt, so the mean goes the wrong way: (40 − 10·10)/50 = −1.2."""
-    inner = Damaged(FedAvg(LocalSGD(lr=0.5, batch_size=10)))
+    inner = Damaged(FedAvg(LocalTraining(lr=0.5, batch_size=10)))
     honest, poisoned = accuracy(inner, liars=0), accuracy(inner, liars=10)
     found = {name: accuracy(Robust(inner, rule), liars=10) for name, rule in RULES.items()}
     print({"honest mean": honest, "mean": poisoned, **found})

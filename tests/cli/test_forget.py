@@ -90,7 +90,7 @@ def test_gradient_training_cannot_forget(tmp_path: Path) -> None:
 
 
 def test_what_was_forgotten_is_no_longer_in_the_file(run: Path) -> None:
-    from hansa.store import DiskStore
+    from hansa.io.store import DiskStore
 
     store = DiskStore(run / "checkpoint" / "state.sqlite")
     upload = store.get("0/upload", "client-003")

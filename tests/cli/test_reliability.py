@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load
 
-from hansa.store import DiskStore
+from hansa.io.store import DiskStore
 
 HANSA = [sys.executable, "-c", "from hansa.cli import main; main()"]
 PLAN = """
@@ -45,7 +45,7 @@ evaluate_every = 5
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     # A commit after every round, so that kills meet checkpoints of all kinds.
-    code = "import hansa.loop; hansa.loop.COMMIT_SECONDS = 0; from hansa.cli import main; main()"
+    code = "import hansa.running.loop; hansa.running.loop.COMMIT_SECONDS = 0; from hansa.cli import main; main()"
     command = [sys.executable, "-c", code, *words]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 

@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 import hansa
 from hansa import api
 from hansa.data.sources.digits import Digits
-from hansa.deployed import load_model
+from hansa.deploy.model import load_model
 from hansa.errors import HansaError
+from hansa.io.store import DiskStore, checkpoint_of
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
-from hansa.results import Run
-from hansa.stage import Stage, recall
-from hansa.store import DiskStore, checkpoint_of
+from hansa.results.reader import Run
+from hansa.running.phase_run import PhaseRun, restore
 
 PLAN = """
 seed = 3
@@ -53,10 +53,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def last_stage(run: Path) -> Stage:
+def last_stage(run: Path) -> PhaseRun:
     experiment = assemble(read_plan(run / "plan.toml")).experiment
     store = DiskStore(checkpoint_of(run), read_only=True)
-    return recall(experiment, store, len(experiment.phases) - 1)
+    return restore(experiment, store, len(experiment.phases) - 1)
 
 
 def some_digits(count: int = 40) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from hansa.flops import FlopCount
+from hansa.io.flops import FlopCount
 
 IMAGES = torch.zeros(2, 3, 8, 8)
 WORDS = torch.zeros(2, 5, 8)

@@ -57,7 +57,7 @@ def test_rounds_follow_a_dash() -> None:
 
 def test_random_features_lift_the_model() -> None:
     found = plan("Fed3R-RF + FP(head)")
-    assert type(found.model).__name__ == "Lifted" and found.model.inner == plan("Fed3R").model
+    assert type(found.model).__name__ == "RandomFeaturesModel" and found.model.inner == plan("Fed3R").model
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -10,10 +10,10 @@ import pytest
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import HansaError, Problems
-from hansa.local.server import Adam
 from hansa.models.dense import Linear
 from hansa.plan.files import plan_from_table, plan_schema, read_plan, shipped, write_plan
 from hansa.plan.schema import Plan
+from hansa.server.optimisers import Adam
 
 GOOD = """
 [data]

@@ -10,13 +10,13 @@ from hansa.algorithms.fedper import FedPer
 from hansa.algorithms.local import Local
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.serial import Serial
-from hansa.local.sgd import LocalSGD
-from hansa.loop import play
+from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP
 from hansa.orchestrate.star import Star, Sweep
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining
 from journals import ListJournal
 
 CLASSES = 4
@@ -37,20 +37,20 @@ def federation(*, test: bool = False) -> Federation:
     return Federation(made.clients, made.class_names, everyone)
 
 
-def played(*phases: Phase, data: Federation | None = None) -> tuple[Stage, ListJournal]:
+def played(*phases: Phase, data: Federation | None = None) -> tuple[PhaseRun, ListJournal]:
     data, journal = data or federation(), ListJournal()
     task = Task(MLP((6,)), (3,), CLASSES, len(data.clients))
-    stage = play(Experiment(task, data, phases, Serial()), MemoryStore(), journal)
+    stage = run_phases(Experiment(task, data, phases, Serial()), MemoryStore(), journal)
     assert stage is not None
     return stage, journal
 
 
-PERSONAL = Phase("fedper", FedPer(LocalSGD(lr=0.1)), Sweep(), rounds=3)
+PERSONAL = Phase("fedper", FedPer(LocalTraining(lr=0.1)), Sweep(), rounds=3)
 
 
 def test_a_clients_own_leaves_survive_phases_that_do_not_train_them() -> None:
     """Heads of its own, then two phases of common features: clients still deploy, and are judged by, their own."""
-    shared = Phase("features", FedAvg(LocalSGD(lr=0.1, train="features")), Star(3), rounds=1)
+    shared = Phase("features", FedAvg(LocalTraining(lr=0.1, train="features")), Star(3), rounds=1)
     before, _ = played(PERSONAL)
     after, _ = played(PERSONAL, shared, Phase("features-2", shared.algorithm, Star(3)))
     heads = [after.deployed(name)["head.weight"] for name in after.names]
@@ -69,8 +69,10 @@ def test_a_clients_own_leaves_survive_phases_that_do_not_train_them() -> None:
 
 def test_personalisation_forgets_classes_that_are_not_the_clients_own() -> None:
     """As Figure 12 of the paper shows, on the common test set or, without one, on everybody's together."""
-    first = Phase("fedavg", FedAvg(LocalSGD(lr=0.3, epochs=5, batch_size=5)), Star(3), rounds=20, evaluate_every=20)
-    then = Phase("fp", Local(LocalSGD(lr=0.3, epochs=2, batch_size=5)), Sweep(), rounds=5, outside=True)
+    first = Phase(
+        "fedavg", FedAvg(LocalTraining(lr=0.3, epochs=5, batch_size=5)), Star(3), rounds=20, evaluate_every=20
+    )
+    then = Phase("fp", Local(LocalTraining(lr=0.3, epochs=2, batch_size=5)), Sweep(), rounds=5, outside=True)
     for test in (False, True):
         _, journal = played(first, then, data=federation(test=test))
         start, end = journal.records[20]["before"], journal.records[-1]["metrics"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hansa.errors import HansaError
-from hansa.store import DiskStore
+from hansa.io.store import DiskStore
 from hansa.tree import equal
 
 

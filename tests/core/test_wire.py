@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa import wire
 from hansa.errors import HansaError
+from hansa.io import wire
 from hansa.tree import equal
 
 DTYPES = [

@@ -15,7 +15,7 @@ from hansa.data.sources.images import Images
 from hansa.data.sources.npz import Npz
 from hansa.data.sources.text import Text
 from hansa.errors import HansaError
-from hansa.pieces import CATALOGUE, find
+from hansa.io.registry import CATALOGUE, find
 
 X = np.arange(12, dtype=np.float64).reshape(6, 2)
 Y = np.asarray([0, 1, 2, 0, 1, 2])

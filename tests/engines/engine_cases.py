@@ -13,13 +13,13 @@ from hansa.contract import Algorithm
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Samples
 from hansa.data.federation import Federation, federation_from_clients
-from hansa.engines.visit import Engine
-from hansa.loop import play
+from hansa.engines.session import Engine
+from hansa.io.store import MemoryStore, Store
 from hansa.models.dense import Linear
-from hansa.orchestrate.plan import Orchestration
+from hansa.orchestrate.chain import Orchestration
 from hansa.orchestrate.star import Star
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore, Store
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
 from hansa.task import Model, Task
 from hansa.tree import Tree
 from journals import ListJournal
@@ -69,13 +69,13 @@ def played(
     rounds: int = 3,
     temperature: float = 1.0,
     store: Store | None = None,
-) -> Stage:
+) -> PhaseRun:
     """A phase played to its end."""
     data = data or federation()
     phase = Phase("only", algorithm, orchestration or Star(6), rounds, temperature=temperature)
     shape = tuple(next(iter(data.clients.values())).train.x.shape[1:])
     task = Task(model or Linear(), shape, data.num_classes, len(data.clients))
-    stage = play(Experiment(task, data, (phase,), engine), store or MemoryStore(), ListJournal())
+    stage = run_phases(Experiment(task, data, (phase,), engine), store or MemoryStore(), ListJournal())
     assert stage is not None
     return stage
 
@@ -86,12 +86,12 @@ def distance(left: Tree, right: Tree) -> float:
     return max(float((leaf - right[key]).norm() / leaf.norm().clamp(min=1e-3)) for key, leaf in left.items())
 
 
-def states(stage: Stage) -> dict[str, Tree]:
+def states(stage: PhaseRun) -> dict[str, Tree]:
     found = {name: stage.store.get(f"{stage.index}/client", name) for name in stage.names}
     return {name: state for name, state in found.items() if state is not None}
 
 
-def assert_same(left: Stage, right: Stage, tolerance: float) -> None:
+def assert_same(left: PhaseRun, right: PhaseRun, tolerance: float) -> None:
     """Same server and clients up to rounding; same ledger exactly."""
     assert distance(left.server, right.server) <= tolerance
     mine, theirs = states(left), states(right)

@@ -9,27 +9,27 @@ from engine_cases import CLASSES, WIDTH, assert_same, federation, played
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.l2gd import L2GD
-from hansa.codec import piece_from_table, piece_to_table
 from hansa.contract import Algorithm
 from hansa.engines import auto, threads
 from hansa.engines.auto import Auto
-from hansa.engines.processes import ProcessCrew, Processes, Worker
+from hansa.engines.processes import Processes, ProcessSession, Worker
 from hansa.engines.serial import Serial
+from hansa.engines.session import Engine, PhaseContext, choice_of
 from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import Engine, Workplace, choice_of
 from hansa.errors import HansaError
-from hansa.local.sgd import LocalSGD
+from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
 from hansa.task import Model, Task
+from hansa.training.local import LocalTraining
 
-BIG = FedAvg(LocalSGD(batch_size=20))
+BIG = FedAvg(LocalTraining(batch_size=20))
 
 
-def workplace(
+def context(
     model: Model, algorithm: Algorithm = BIG, shape: tuple[int, ...] = (WIDTH,), chains: int = 10
-) -> Workplace:
-    return Workplace(algorithm, Task(model, shape, CLASSES), federation([100] * 30), chains)
+) -> PhaseContext:
+    return PhaseContext(algorithm, Task(model, shape, CLASSES), federation([100] * 30), chains)
 
 
 @pytest.fixture
@@ -41,36 +41,36 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("four_cores")
 def test_the_choice_follows_algorithm_and_model() -> None:
     image = (1, 28, 28)
-    assert Auto().engine(workplace(Linear())) == Vectorised()
-    assert Auto().engine(workplace(MLP())) == Vectorised()
-    assert Auto().engine(workplace(Linear(), Fed3R())) == Vectorised()
-    assert Auto().engine(workplace(Linear(), L2GD(BIG.local))) == Serial()
-    assert Auto().engine(workplace(LeafCNN(), shape=image)) == Processes(4)
-    assert Auto().engine(workplace(LeafCNN(), shape=image, chains=3)) == Processes(3)
-    assert Auto().engine(workplace(LeafCNN(), shape=image, chains=1)) == Serial()
-    assert Auto().engine(workplace(LeafCNN(), FedAvg(LocalSGD(train="head")), image)) == Vectorised()
-    assert Auto().engine(workplace(LeafCNN(), shape=(1, 8, 8))) == Serial()  # a step is too small
+    assert Auto().engine(context(Linear())) == Vectorised()
+    assert Auto().engine(context(MLP())) == Vectorised()
+    assert Auto().engine(context(Linear(), Fed3R())) == Vectorised()
+    assert Auto().engine(context(Linear(), L2GD(BIG.local))) == Serial()
+    assert Auto().engine(context(LeafCNN(), shape=image)) == Processes(4)
+    assert Auto().engine(context(LeafCNN(), shape=image, chains=3)) == Processes(3)
+    assert Auto().engine(context(LeafCNN(), shape=image, chains=1)) == Serial()
+    assert Auto().engine(context(LeafCNN(), FedAvg(LocalTraining(train="head")), image)) == Vectorised()
+    assert Auto().engine(context(LeafCNN(), shape=(1, 8, 8))) == Serial()  # a step is too small
 
 
 @pytest.mark.usefixtures("four_cores")
 def test_the_choice_is_on_record() -> None:
-    assert choice_of(Auto(), workplace(Linear())) == {"path": "sample-space", "threads": 1, "device": "cpu"}
-    assert choice_of(Auto(), workplace(MLP()))["path"] == "stacked"
-    heavy = workplace(LeafCNN(), shape=(1, 28, 28))
+    assert choice_of(Auto(), context(Linear())) == {"path": "sample-space", "threads": 1, "device": "cpu"}
+    assert choice_of(Auto(), context(MLP()))["path"] == "stacked"
+    heavy = context(LeafCNN(), shape=(1, 28, 28))
     assert choice_of(Auto(), heavy) == {"path": "processes", "workers": 4, "threads": 1}
     assert choice_of(Serial(), heavy) == {"path": "serial", "threads": 4}
-    assert choice_of(Serial(), workplace(Linear())) == {"path": "serial", "threads": 1}
-    assert choice_of(Serial(3), workplace(Linear())) == {"path": "serial", "threads": 3}
+    assert choice_of(Serial(), context(Linear())) == {"path": "serial", "threads": 1}
+    assert choice_of(Serial(3), context(Linear())) == {"path": "serial", "threads": 3}
 
 
 @pytest.mark.usefixtures("four_cores")
 def test_threads_are_set_and_set_back() -> None:
     before = torch.get_num_threads()
     try:
-        with Serial().open(workplace(LeafCNN(), shape=(1, 28, 28))):
+        with Serial().open(context(LeafCNN(), shape=(1, 28, 28))):
             assert torch.get_num_threads() == 4
         assert torch.get_num_threads() == before
-        with Serial().open(workplace(Linear())):
+        with Serial().open(context(Linear())):
             assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
@@ -93,7 +93,7 @@ def test_settings_are_checked(make: object) -> None:
         make()  # type: ignore[operator]
 
 
-class Desk:
+class RoundServer:
     """Nobody has anything of its own."""
 
     def visit(self, client: str) -> object:
@@ -105,12 +105,12 @@ class Desk:
 
 def test_work_is_shared_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each visit goes to the process with fewest samples waiting."""
-    place = workplace(Linear())
+    place = context(Linear())
     data = federation([10, 10, 40, 10, 10, 10])
-    crew = ProcessCrew(Workplace(BIG, place.task, data), [Worker(place), Worker(place)])
+    crew = ProcessSession(PhaseContext(BIG, place.task, data), [Worker(place), Worker(place)])
     monkeypatch.setattr(Worker, "submit", lambda self, *_: self)
     from hansa.engines.processes import Progress
 
-    sent = [crew._send(Progress((name,), {}, b""), Desk()) for name in data.clients]  # type: ignore[arg-type]
+    sent = [crew._send(Progress((name,), {}, b""), RoundServer()) for name in data.clients]  # type: ignore[arg-type]
     assert [crew.workers.index(worker) for worker in sent] == [0, 1, 0, 1, 1, 1]  # type: ignore[arg-type]
     assert [worker.load for worker in crew.workers] == [50, 40]

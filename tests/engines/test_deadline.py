@@ -15,15 +15,15 @@ from hansa.contract import Algorithm
 from hansa.engines.auto import Auto
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
+from hansa.engines.session import Engine, PhaseContext, choice_of
 from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import Engine, Workplace, choice_of
-from hansa.loop import play_round
+from hansa.io.store import MemoryStore
 from hansa.models.dense import Linear
+from hansa.orchestrate.chain import Orchestration
 from hansa.orchestrate.chains import Chains
-from hansa.orchestrate.plan import Orchestration
 from hansa.orchestrate.star import Star
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore
+from hansa.running.loop import run_round
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
 from hansa.task import Task
 from hansa.tree import equal
 
@@ -32,13 +32,15 @@ DEADLINE, SLOW = 0.5, 0.6
 PATIENT, EVER = 2.0, 1e6  # a new process needs a moment for its first visit
 
 
-def played(algorithm: Algorithm, engine: Engine, deadline: float, orchestration: Orchestration | None = None) -> Stage:
+def played(
+    algorithm: Algorithm, engine: Engine, deadline: float, orchestration: Orchestration | None = None
+) -> PhaseRun:
     """A round in which everyone takes part, under a deadline."""
     data = federation(SIZES)
     phase = Phase("only", algorithm, orchestration or Star(fraction=1.0), 1, 10**9)
-    stage = Stage(Experiment(Task(Linear(), (WIDTH,), CLASSES, 5), data, (phase,), engine), 0, MemoryStore(), None)
-    with engine.open(replace(stage.workplace, deadline=deadline)) as crew:
-        play_round(stage, crew)
+    stage = PhaseRun(Experiment(Task(Linear(), (WIDTH,), CLASSES, 5), data, (phase,), engine), 0, MemoryStore(), None)
+    with engine.open(replace(stage.context, deadline=deadline)) as crew:
+        run_round(stage, crew)
     return stage
 
 
@@ -78,7 +80,7 @@ def test_who_is_in_time_is_not_left_out() -> None:
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), Fed3R()], ids=["trains", "closed form"])
 def test_under_a_deadline_clients_are_not_looked_at_together(algorithm: Algorithm) -> None:
-    place = Workplace(algorithm, Task(Linear(), (WIDTH,), CLASSES), federation(SIZES))
+    place = PhaseContext(algorithm, Task(Linear(), (WIDTH,), CLASSES), federation(SIZES))
     late = replace(place, deadline=1.0)
     assert choice_of(Vectorised(), place)["path"] != "serial"
     assert choice_of(Vectorised(), late)["path"] == "serial"

@@ -9,23 +9,23 @@ import pytest
 import torch
 from engine_cases import CLASSES, SIZES, WIDTH
 
-from hansa.local import sample_space, stacked
-from hansa.local.blend import Blend, dense_tree, total
-from hansa.local.many import Cohort, Job, bundles
-from hansa.local.sgd import NO_CORRECTION, Correction, LocalSGD
-from hansa.local.training import Problem
+from hansa.engines.kernels import sample_space, stacked
+from hansa.engines.kernels.cohort import Cohort, Job, bundles
+from hansa.engines.kernels.lazy_sum import LazySum, dense_tree, total
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
 from hansa.task import ClientData, Model, Task
+from hansa.training.local import NO_CORRECTION, Correction, LocalTraining
+from hansa.training.visits import Problem
 from hansa.tree import Tree
 
 CPU = torch.device("cpu")
 TRAININGS = {
-    "plain": LocalSGD(lr=0.2, epochs=3, batch_size=50),
-    "batches": LocalSGD(lr=0.2, epochs=2, batch_size=4),
-    "decay": LocalSGD(lr=0.2, epochs=2, batch_size=8, weight_decay=0.05),
-    "momentum": LocalSGD(lr=0.1, epochs=3, batch_size=8, momentum=0.9),
-    "both": LocalSGD(lr=0.1, epochs=2, batch_size=5, momentum=0.5, weight_decay=0.1),
+    "plain": LocalTraining(lr=0.2, epochs=3, batch_size=50),
+    "batches": LocalTraining(lr=0.2, epochs=2, batch_size=4),
+    "decay": LocalTraining(lr=0.2, epochs=2, batch_size=8, weight_decay=0.05),
+    "momentum": LocalTraining(lr=0.1, epochs=3, batch_size=8, momentum=0.9),
+    "both": LocalTraining(lr=0.1, epochs=2, batch_size=5, momentum=0.5, weight_decay=0.1),
 }
 CORRECTIONS = ("none", "anchor", "own anchor", "shift", "own shift", "everything")
 
@@ -50,7 +50,7 @@ def corrections(kind: str, start: Tree, count: int) -> list[Correction]:
 
 def cohort(
     model: Model,
-    training: LocalSGD,
+    training: LocalTraining,
     correction: str = "none",
     own: bool = False,
     temperature: float = 1.0,
@@ -72,7 +72,7 @@ def cohort(
     return Cohort.of(jobs)
 
 
-def check(kernel: object, training: LocalSGD, made: Cohort) -> None:
+def check(kernel: object, training: LocalTraining, made: Cohort) -> None:
     together = kernel.train(training, made, CPU)  # type: ignore[attr-defined]
     for job, found in zip(made.jobs, together, strict=True):
         expected = job.alone(training)
@@ -84,7 +84,7 @@ def check(kernel: object, training: LocalSGD, made: Cohort) -> None:
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS.keys())
-def test_sample_space_equals_alone(training: LocalSGD, correction: str) -> None:
+def test_sample_space_equals_alone(training: LocalTraining, correction: str) -> None:
     made = cohort(Linear(), training, correction)
     assert sample_space.applies(training, made.jobs[0].problem.task)
     assert all(sample_space.possible(job) for job in made.jobs)
@@ -112,7 +112,7 @@ def test_sample_space_on_frozen_features(model: Model) -> None:
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS.keys())
-def test_stacked_equals_alone(training: LocalSGD, correction: str) -> None:
+def test_stacked_equals_alone(training: LocalTraining, correction: str) -> None:
     made = cohort(MLP((6, 5), "tanh"), training, correction, temperature=2.0)
     assert stacked.applies(made.jobs[0].problem.task, CPU)
     check(stacked, training, made)
@@ -148,7 +148,7 @@ def test_the_fast_paths_know_every_setting_of_local_training() -> None:
     def names(kind: type) -> set[str]:
         return {field.name for field in dataclasses.fields(kind)}
 
-    assert names(LocalSGD) == {"lr", "epochs", "batch_size", "momentum", "weight_decay", "train"}
+    assert names(LocalTraining) == {"lr", "epochs", "batch_size", "momentum", "weight_decay", "train"}
     assert names(Correction) == {"strength", "anchor", "shift"}
     assert names(Problem) == {"task", "start", "correction"}
     known = {"model", "input_shape", "num_classes", "population", "seed", "start", "temperature", "integers"}
@@ -174,7 +174,7 @@ def test_stacks_fit_into_memory_and_are_not_too_wide_for_convolutions() -> None:
 
 
 def test_many_samples_do_not_pay_in_sample_space() -> None:
-    training = LocalSGD(epochs=1, batch_size=1000)
+    training = LocalTraining(epochs=1, batch_size=1000)
     task = Task(Linear(), (64,), 10)
     few, many = (
         Job(Problem(task, task.params()), ClientData(torch.zeros(n, 64), torch.zeros(n, dtype=torch.long)), 0)
@@ -192,7 +192,7 @@ def test_sums_of_blends_are_what_sums_of_tensors_are() -> None:
     leaves = [found.params["head.weight"] for found in sample_space.train(training, made, CPU)]
     start = made.jobs[0].problem.start["head.weight"]
     lazy = [len(job.data) * (leaf - start) for job, leaf in zip(made.jobs, leaves, strict=True)]
-    assert all(isinstance(one, Blend) for one in lazy)
+    assert all(isinstance(one, LazySum) for one in lazy)
     expected = sum(len(job.data) * (leaf.tensor() - start) for job, leaf in zip(made.jobs, leaves, strict=True))
     torch.testing.assert_close(total(lazy, start.shape, start.dtype), expected, rtol=1e-11, atol=1e-12)
 
@@ -223,7 +223,7 @@ def test_a_blend_behaves_as_its_tensor_does() -> None:
         (leaf.T, value.T),
     ]
     for found, expected in pairs:
-        torch.testing.assert_close(found.tensor() if isinstance(found, Blend) else found, expected)
+        torch.testing.assert_close(found.tensor() if isinstance(found, LazySum) else found, expected)
 
 
 def test_bundles_lose_nobody_and_pad_little() -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from hansa import wire
-from hansa.engines import frames
+from hansa.engines import framing as frames
 from hansa.errors import HansaError
+from hansa.io import wire
 from hansa.tree import equal
 
 TREES = [

@@ -15,10 +15,10 @@ from hansa.data.partitions.size import LogNormal
 from hansa.data.split import TestSplit
 from hansa.engines.auto import Auto
 from hansa.engines.serial import Serial
+from hansa.engines.session import PhaseContext, choice_of
 from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import Workplace, choice_of
 from hansa.models.dense import MLP, Linear
-from hansa.models.lifted import Lifted
+from hansa.models.random_features import RandomFeaturesModel
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.star import Sweep
 from hansa.ridge import GaussianMechanism
@@ -31,7 +31,7 @@ CLOSED = {
     "fedncm": FedNCM(),
     "central privacy": Fed3R(privacy=GaussianMechanism(5.0)),
 }
-MODELS: dict[str, Model] = {"linear": Linear(), "mlp": MLP((7,)), "lifted": Lifted(Linear(), 30, 3.0)}
+MODELS: dict[str, Model] = {"linear": Linear(), "mlp": MLP((7,)), "lifted": RandomFeaturesModel(Linear(), 30, 3.0)}
 
 
 @pytest.mark.parametrize("algorithm", CLOSED.values(), ids=CLOSED)
@@ -49,10 +49,10 @@ def test_pooled_equals_serial(algorithm: Algorithm, model: Model) -> None:
 def test_the_path_is_chosen_where_nobody_looks_at_single_uploads() -> None:
     data = federation()
     task = Task(Linear(), tuple(next(iter(data.clients.values())).train.x.shape[1:]), data.num_classes)
-    assert choice_of(Auto(), Workplace(Fed3R(), task, data, 6))["path"] == "pooled"
-    assert choice_of(Auto(), Workplace(Fed3R(), task, data, 6, together=False))["path"] == "serial"
+    assert choice_of(Auto(), PhaseContext(Fed3R(), task, data, 6))["path"] == "pooled"
+    assert choice_of(Auto(), PhaseContext(Fed3R(), task, data, 6, together=False))["path"] == "serial"
     local = Fed3R(privacy=GaussianMechanism(5.0), trust="local")
-    assert choice_of(Auto(), Workplace(local, task, data, 6))["path"] == "serial"
+    assert choice_of(Auto(), PhaseContext(local, task, data, 6))["path"] == "serial"
 
 
 def test_chains_are_sums_too() -> None:

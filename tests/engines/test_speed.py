@@ -15,15 +15,15 @@ from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Samples
 from hansa.data.federation import Federation
 from hansa.engines.serial import Serial
+from hansa.engines.session import Engine
 from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import Engine
-from hansa.local.sgd import LocalSGD
-from hansa.loop import play_round
+from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
 from hansa.orchestrate.star import Star
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore
+from hansa.running.loop import run_round
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
 from hansa.task import Model, Task
+from hansa.training.local import LocalTraining
 
 CLIENTS = 40
 
@@ -35,10 +35,12 @@ def rounds(engine: Engine, model: Model, width: int, classes: int, size: int, st
     samples = Samples(rng.standard_normal((count, width), dtype=np.float32), rng.integers(0, classes, count))
     index = {f"c{k}": np.arange(k * size, (k + 1) * size) for k in range(CLIENTS)}
     data = Federation(IndexedClients(samples, index), tuple(map(str, range(classes))))
-    phase = Phase("only", FedAvg(LocalSGD(epochs=5, batch_size=50)), Star(fraction=1.0), 10**9, 10**9)
-    stage = Stage(Experiment(Task(model, (width,), classes, CLIENTS), data, (phase,), engine), 0, MemoryStore(), None)
-    crew = stack.enter_context(engine.open(stage.workplace))
-    return lambda: play_round(stage, crew) and None
+    phase = Phase("only", FedAvg(LocalTraining(epochs=5, batch_size=50)), Star(fraction=1.0), 10**9, 10**9)
+    stage = PhaseRun(
+        Experiment(Task(model, (width,), classes, CLIENTS), data, (phase,), engine), 0, MemoryStore(), None
+    )
+    crew = stack.enter_context(engine.open(stage.context))
+    return lambda: run_round(stage, crew) and None
 
 
 def cpu(work: Callable[[], None]) -> float:

@@ -25,30 +25,31 @@ from hansa.contract import Algorithm
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Samples
 from hansa.data.federation import Federation, federation_from_clients
-from hansa.engines import shelf, vectorised
-from hansa.engines.serial import Serial, SerialCrew
-from hansa.engines.tally import Tally
-from hansa.engines.vectorised import Vectorised, VectorisedCrew, usual_path
-from hansa.engines.visit import Workplace
+from hansa.engines import client_blocks as shelf
+from hansa.engines import vectorised
+from hansa.engines.kernels import sample_space, stacked
+from hansa.engines.kernels.cohort import Job
+from hansa.engines.kernels.lazy_sum import LazySum
+from hansa.engines.serial import Serial, SerialSession
+from hansa.engines.session import PhaseContext
+from hansa.engines.update_sum import UpdateSum
+from hansa.engines.vectorised import Vectorised, VectorisedSession, usual_path
 from hansa.errors import HansaError, HansaWarning
-from hansa.local import sample_space, stacked
-from hansa.local.blend import Blend
-from hansa.local.many import Job
-from hansa.local.server import Adam
-from hansa.local.sgd import LocalSGD
-from hansa.local.training import Problem
+from hansa.io.store import DiskStore
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.star import Star, Sweep
-from hansa.store import DiskStore
+from hansa.server.optimisers import Adam
 from hansa.task import ClientData, Model, Task
+from hansa.training.local import LocalTraining
+from hansa.training.visits import Problem
 from hansa.tree import equal
 
 SAMPLE_SPACE, STACKED = 2e-6, 2e-5  # of a leaf's norm: what float32 leaves after three rounds
 AUTO = Vectorised()
-LOCAL = LocalSGD(lr=0.1, epochs=3, batch_size=8)
-FULL = LocalSGD(lr=0.1, epochs=2, batch_size=6, momentum=0.9, weight_decay=0.05)
+LOCAL = LocalTraining(lr=0.1, epochs=3, batch_size=8)
+FULL = LocalTraining(lr=0.1, epochs=2, batch_size=6, momentum=0.9, weight_decay=0.05)
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedavg": FedAvg(LOCAL),
@@ -63,7 +64,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=
 
 
 def path(algorithm: Algorithm, model: Model, engine: Vectorised = AUTO) -> str:
-    return usual_path(engine, Workplace(algorithm, Task(model, (WIDTH,), CLASSES), federation()))
+    return usual_path(engine, PhaseContext(algorithm, Task(model, (WIDTH,), CLASSES), federation()))
 
 
 @every_algorithm
@@ -81,13 +82,13 @@ def test_small_networks_equal_serial(algorithm: Algorithm) -> None:
 
 
 PARTS = {
-    "head": FedAvg(LocalSGD(lr=0.1, epochs=2, batch_size=8, train="head")),
-    "features": FedAvg(LocalSGD(lr=0.1, epochs=2, batch_size=8, train="features")),
-    "one layer": FedAvg(LocalSGD(lr=0.1, train="features.1.*")),
+    "head": FedAvg(LocalTraining(lr=0.1, epochs=2, batch_size=8, train="head")),
+    "features": FedAvg(LocalTraining(lr=0.1, epochs=2, batch_size=8, train="features")),
+    "one layer": FedAvg(LocalTraining(lr=0.1, train="features.1.*")),
     "own head": Personal(FedAvg(LOCAL), keep="head"),
     "own features": Personal(FedAvg(LOCAL), keep="features"),
     "own head, prox": Personal(FedProx(mu=0.2, local=LOCAL), keep="head"),
-    "own frozen features": Personal(FedAvg(LocalSGD(lr=0.1, train="head")), keep="head.bias"),
+    "own frozen features": Personal(FedAvg(LocalTraining(lr=0.1, train="head")), keep="head.bias"),
 }
 
 
@@ -152,20 +153,20 @@ def test_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shelf, "BLOCK_BYTES", 30 * 4 * WIDTH)
     data = federation([4] * 50)
     chains = [(name,) for name in data.clients]
-    blocks = list(shelf.Shelf(data.clients, 4 * WIDTH, 5).blocks([*chains[:20], ("c1", "c2"), *chains[20:]]))
+    blocks = list(shelf.ClientBlocks(data.clients, 4 * WIDTH, 5).blocks([*chains[:20], ("c1", "c2"), *chains[20:]]))
     assert [chain for block in blocks for chain in block] == [*chains[:20], ("c1", "c2"), *chains[20:]]
     assert max(map(len, blocks)) == 5 and [("c1", "c2")] in blocks
     monkeypatch.setattr(shelf, "BLOCK_BYTES", 12 * 4 * WIDTH)
-    assert max(map(len, shelf.Shelf(data.clients, 4 * WIDTH, 5).blocks(chains))) == 3
+    assert max(map(len, shelf.ClientBlocks(data.clients, 4 * WIDTH, 5).blocks(chains))) == 3
 
 
 def test_a_round_holds_one_block_and_makes_no_clients_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """FedAvg only sums: no client's own leaf is ever made, and one sum a block is handed on."""
     made: list[object] = []
-    monkeypatch.setattr(Blend, "tensor", lambda self: made.append(self))
+    monkeypatch.setattr(LazySum, "tensor", lambda self: made.append(self))
     updates: list[int] = []
-    first = Tally.update
-    monkeypatch.setattr(Tally, "update", lambda self: updates.append(self._count) or first(self))
+    first = UpdateSum.update
+    monkeypatch.setattr(UpdateSum, "update", lambda self: updates.append(self._count) or first(self))
     played(FedAvg(LOCAL), Vectorised(), rounds=1, orchestration=Star(6))
     assert made == [] and updates == [6]
 
@@ -187,12 +188,12 @@ def test_a_disk_store_takes_states(tmp_path: Path) -> None:
 
 def test_what_cannot_be_divided_is_left_to_the_serial_crew() -> None:
     def crew(algorithm: Algorithm, model: Model, engine: Vectorised = AUTO) -> type:
-        with engine.open(Workplace(algorithm, Task(model, (WIDTH,), CLASSES), federation())) as found:
+        with engine.open(PhaseContext(algorithm, Task(model, (WIDTH,), CLASSES), federation())) as found:
             return type(found)
 
-    assert crew(FedAvg(LOCAL), Linear()) is VectorisedCrew
-    assert crew(L2GD(LocalSGD()), Linear()) is SerialCrew
-    assert crew(FedAvg(LOCAL), Linear(), Vectorised(path="serial")) is SerialCrew
+    assert crew(FedAvg(LOCAL), Linear()) is VectorisedSession
+    assert crew(L2GD(LocalTraining()), Linear()) is SerialSession
+    assert crew(FedAvg(LOCAL), Linear(), Vectorised(path="serial")) is SerialSession
 
 
 def test_closed_forms_equal_serial() -> None:
@@ -201,7 +202,7 @@ def test_closed_forms_equal_serial() -> None:
 
 
 def test_features_that_change_in_training_are_not_computed_once() -> None:
-    head = FedAvg(LocalSGD(train="head"))
+    head = FedAvg(LocalTraining(train="head"))
     assert path(head, Dropping()) == "serial"
     data = federation([4, 5, 6])
     assert_same(*(played(head, e, model=Dropping(), data=data) for e in (Serial(), Vectorised())), 0.0)
@@ -216,16 +217,16 @@ def test_paths_can_be_insisted_on() -> None:
 
 def test_convolutions_go_one_by_one_on_a_cpu() -> None:
     task = Task(LeafCNN(), (1, 8, 8), CLASSES)
-    workplace = Workplace(FedAvg(LOCAL), task, federation())
-    assert usual_path(Vectorised(), workplace) == "serial"
-    assert usual_path(Vectorised(path="stacked"), workplace) == "stacked"
+    context = PhaseContext(FedAvg(LOCAL), task, federation())
+    assert usual_path(Vectorised(), context) == "serial"
+    assert usual_path(Vectorised(path="stacked"), context) == "stacked"
 
 
 def test_large_clients_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectorised.sample_space, "STEP_FLOPS", 0.0)
     sizes = [3, 4, 5, 600]
     data = federation(sizes)
-    local = FedAvg(LocalSGD(lr=0.1, epochs=3, batch_size=300))
+    local = FedAvg(LocalTraining(lr=0.1, epochs=3, batch_size=300))
     calls: list[int] = []
     alone = vectorised.Job.alone
     monkeypatch.setattr(vectorised.Job, "alone", lambda job, training: calls.append(job.size) or alone(job, training))
@@ -266,9 +267,13 @@ def test_a_gpu_equals_serial(model: Model) -> None:
 @pytest.mark.parametrize("train", ["all", "head"])
 def test_convolutions_on_a_gpu_give_the_same_bits_twice(train: str) -> None:
     """And those of one by one, up to rounding: torch would let cuDNN drop half of the digits, and vary the others."""
-    local = LocalSGD(lr=0.05, epochs=2, batch_size=8, train=train)
-    play = functools.partial(played, FedAvg(local), data=images(), model=LeafCNN(), orchestration=Sweep())
-    once, again, alone = play(Vectorised(device="cuda")), play(Vectorised(device="cuda")), play(Serial())
+    local = LocalTraining(lr=0.05, epochs=2, batch_size=8, train=train)
+    trained = functools.partial(played, FedAvg(local), data=images(), model=LeafCNN(), orchestration=Sweep())
+    once, again, alone = (
+        trained(Vectorised(device="cuda")),
+        trained(Vectorised(device="cuda")),
+        trained(Serial()),
+    )
     assert equal(once.server, again.server)
     assert_same(alone, once, 1e-4)
 
@@ -306,13 +311,13 @@ def test_a_device_without_room_does_not_go_unsaid(algorithm: Algorithm, monkeypa
 def test_heads_too_large_for_sample_space_are_stacked_on_a_device() -> None:
     """On a CPU they go one by one, for stacking does not pay there."""
     task = Task(LeafCNN(), (1, 8, 8), CLASSES)
-    place = Workplace(FedAvg(LocalSGD(train="head", batch_size=1000)), task, images())
+    place = PhaseContext(FedAvg(LocalTraining(train="head", batch_size=1000)), task, images())
     few, many = (
         Job(Problem(task, task.params()), ClientData(torch.zeros(n, 1, 8, 8), torch.zeros(n, dtype=torch.long)), 0)
         for n in (5, 5000)
     )
     for device, large in (("cpu", "serial"), ("meta", "stacked")):
-        crew = VectorisedCrew(AUTO, place)
+        crew = VectorisedSession(AUTO, place)
         crew.device = torch.device(device)
         assert [crew._path(job) for job in (few, many)] == ["sample-space", large]
 
@@ -320,9 +325,9 @@ def test_heads_too_large_for_sample_space_are_stacked_on_a_device() -> None:
 # ---------------------------------------------------------------------------------------- clients that are only samples
 
 AVERAGING = [
-    FedAvg(LocalSGD(lr=0.1, epochs=2, batch_size=4, momentum=0.5, weight_decay=0.01)),
-    FedProx(LocalSGD(lr=0.1, epochs=3, batch_size=4), mu=0.5),
-    FedAvgFT(LocalSGD(lr=0.1)),
+    FedAvg(LocalTraining(lr=0.1, epochs=2, batch_size=4, momentum=0.5, weight_decay=0.01)),
+    FedProx(LocalTraining(lr=0.1, epochs=3, batch_size=4), mu=0.5),
+    FedAvgFT(LocalTraining(lr=0.1)),
 ]
 
 
@@ -358,9 +363,9 @@ def test_clients_without_anything_of_their_own_are_never_looked_at_one_by_one(
         kernel = sample_space if isinstance(model, Linear) else stacked
         monkeypatch.setattr(kernel, "pays", lambda _, job, *__: job.size < 20)
     looked: list[str] = []
-    before = VectorisedCrew._prepare
+    before = VectorisedSession._prepare
     monkeypatch.setattr(
-        VectorisedCrew,
+        VectorisedSession,
         "_prepare",
         lambda self, desk, client, *rest: looked.append(client) or before(self, desk, client, *rest),
     )

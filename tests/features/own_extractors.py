@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hansa.cache import digest
 from hansa.data.dataset import Array
+from hansa.io.cache import digest
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from own_extractors import Broken, Doubling
 
-from hansa.cache import default_cache, digest, digest_array, digest_files
 from hansa.data.dataset import Dataset, Samples
 from hansa.errors import HansaError
-from hansa.features.cache import CHUNK, Shelf
+from hansa.features.cache import CHUNK, FeatureCache
 from hansa.features.extract import extract_features
+from hansa.io.cache import default_cache, digest, digest_array, digest_files
 
 TRAIN, TEST = 2 * CHUNK + 100, 300
 
@@ -191,7 +191,7 @@ def test_digests_tell_apart(tmp_path: Path) -> None:
 
 
 def test_shelf_keeps_bits(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FeatureCache(tmp_path)
     features = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
     shelf.write(0, features)
     stored = shelf.read(0)

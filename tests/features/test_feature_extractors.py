@@ -16,7 +16,7 @@ from hansa.features.efficientnet import EfficientNetLite
 from hansa.features.extract import extract_features
 from hansa.features.images import resize
 from hansa.features.module import FrozenModule
-from hansa.pieces import find, name_of
+from hansa.io.registry import find, name_of
 
 IMAGES: Array = np.random.default_rng(0).integers(0, 256, (6, 20, 24, 3), dtype=np.uint8)
 

@@ -30,26 +30,26 @@ from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.serial import Serial
-from hansa.engines.visit import Engine
-from hansa.local.robust_rules import Krum, NormBound, TrimmedMean
-from hansa.local.server import SGD, Adam, Yogi
-from hansa.local.sgd import LocalSGD
-from hansa.loop import play
+from hansa.engines.session import Engine
+from hansa.io.store import MemoryStore, Store
+from hansa.orchestrate.chain import Orchestration
 from hansa.orchestrate.chains import Chains
-from hansa.orchestrate.plan import Orchestration
 from hansa.orchestrate.star import Star, Sweep
-from hansa.stage import Experiment, Phase, Stage
-from hansa.store import MemoryStore, Store
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import Experiment, Phase, PhaseRun
+from hansa.server.optimisers import SGD, Adam, Yogi
+from hansa.server.robust_rules import Krum, NormBound, TrimmedMean
 from hansa.task import Model, Task
+from hansa.training.local import LocalTraining
 from journals import ListJournal
 
 WIDTH, CLASSES, CLIENTS = 5, 3, 7
-LOCAL = LocalSGD(lr=0.1, epochs=2, batch_size=4)
+LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
 
 ALGORITHMS: dict[str, Algorithm] = {
     "fedavg": FedAvg(LOCAL),
-    "fedavg-head": FedAvg(LocalSGD(lr=0.1, train="head")),
-    "fedavgm": FedAvg(LocalSGD(momentum=0.5, weight_decay=0.01), SGD(momentum=0.9)),
+    "fedavg-head": FedAvg(LocalTraining(lr=0.1, train="head")),
+    "fedavgm": FedAvg(LocalTraining(momentum=0.5, weight_decay=0.01), SGD(momentum=0.9)),
     "fedadam": FedAvg(LOCAL, Adam()),
     "fedyogi": FedAvg(LOCAL, Yogi()),
     "fed3r": Fed3R(),
@@ -73,13 +73,13 @@ ALGORITHMS: dict[str, Algorithm] = {
     "robust-krum": Robust(FedAvg(LOCAL, Adam()), Krum(byzantine=0, selected=2)),
     "robust-bound": Robust(Scaffold(LOCAL), NormBound()),
     "robust-mime": Robust(Mime(LOCAL, 0.5), NormBound(0.5)),
-    "fedavg-ft": FedAvgFT(LOCAL, tune=LocalSGD(train="head")),
+    "fedavg-ft": FedAvgFT(LOCAL, tune=LocalTraining(train="head")),
     "per-fedavg-fo": PerFedAvg(LOCAL, alpha=0.1),
     "per-fedavg-hf": PerFedAvg(LOCAL, alpha=0.1, order="hf"),
     "pfedme": PFedMe(LOCAL, strength=5.0, inner_steps=2, outer_lr=0.1),
     "pfedme-head": PFedMe(LOCAL, strength=5.0, inner_steps=2, outer_lr=0.1, keep="head"),
     "ditto": Ditto(LOCAL, strength=0.5, personal_epochs=3),
-    "l2gd": L2GD(LocalSGD(batch_size=4), 0.5, 0.3),
+    "l2gd": L2GD(LocalTraining(batch_size=4), 0.5, 0.3),
     "fedper": FedPer(LOCAL),
     "fedrep": FedRep(LOCAL, head_epochs=3),
     "fedsim": FedSim(LOCAL),
@@ -125,18 +125,18 @@ def experiment(
     return Experiment(task, data, (phase,), engine or Serial(), seed)
 
 
-def outcome(made: Experiment, store: Store | None = None) -> tuple[Stage, ListJournal]:
+def outcome(made: Experiment, store: Store | None = None) -> tuple[PhaseRun, ListJournal]:
     """Play an experiment; the last stage shows what came out."""
     store, journal = store or MemoryStore(), ListJournal()
-    assert play(made, store, journal)
+    assert run_phases(made, store, journal)
     stage = None
     for index in range(len(made.phases)):
-        stage = Stage(made, index, store, stage)
+        stage = PhaseRun(made, index, store, stage)
     assert stage is not None
     return stage, journal
 
 
-def clients_states(stage: Stage) -> dict[str, dict[str, torch.Tensor]]:
+def clients_states(stage: PhaseRun) -> dict[str, dict[str, torch.Tensor]]:
     """Every client's state."""
     found = {name: stage.store.get(f"{stage.index}/client", name) for name in stage.names}
     return {name: state for name, state in found.items() if state is not None}

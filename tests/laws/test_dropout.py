@@ -14,19 +14,19 @@ from battery import ALGORITHMS, LOCAL, clients_states, experiment, federation, o
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
-from hansa.codec import piece_from_table, piece_to_table
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
+from hansa.engines.session import Engine
 from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import Engine
 from hansa.errors import HansaError
-from hansa.loop import play
+from hansa.io.codec import piece_from_table, piece_to_table
+from hansa.io.store import DiskStore
+from hansa.orchestrate.chain import missing_from, without
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.dropout import Dropout
-from hansa.orchestrate.plan import missing_from, without
 from hansa.orchestrate.star import Star, Sweep
-from hansa.stage import Experiment, Stage
-from hansa.store import DiskStore
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import Experiment, PhaseRun
 from hansa.tree import equal
 from journals import ListJournal
 
@@ -102,12 +102,12 @@ def test_every_engine_misses_the_same_clients(engine: Engine) -> None:
 
 def test_a_resumed_run_misses_the_same_clients(tmp_path: Path) -> None:
     journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
-    play(made(), store, journal, stop=lambda: len(journal.records) >= 2)
+    run_phases(made(), store, journal, stop=lambda: len(journal.records) >= 2)
     assert len(journal.records) == 2
-    assert play(made(), store, journal)
+    assert run_phases(made(), store, journal)
     whole = outcome(made())
     assert journal.told() == whole[1].told()
-    assert equal(Stage(made(), 0, store, None).server, whole[0].server)
+    assert equal(PhaseRun(made(), 0, store, None).server, whole[0].server)
 
 
 def test_below_the_minimum_the_run_stops(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_below_the_minimum_the_run_stops(tmp_path: Path) -> None:
     demanding = made(minimum=(worst + 0.5) / 7)
     journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
     with pytest.raises(HansaError, match=rf"Round {first + 1} of phase 'only': {7 - worst} of 7 .* did not answer"):
-        play(demanding, store, journal)
+        run_phases(demanding, store, journal)
     store.close()
-    assert play(made(), DiskStore(tmp_path / "state.sqlite"), journal)
+    assert run_phases(made(), DiskStore(tmp_path / "state.sqlite"), journal)
     assert journal.told() == outcome(made())[1].told()
 
 

@@ -25,33 +25,33 @@ from battery import (
 )
 from law_examples import NormNet, Strict
 
-from hansa import wire
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
-from hansa.codec import piece_from_table, piece_to_table
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
+from hansa.engines.session import NUMBERS, Reply, Visit, perform, receive
 from hansa.engines.vectorised import Vectorised
-from hansa.engines.visit import NUMBERS, Reply, Visit, perform, receive
 from hansa.errors import HansaError
-from hansa.local.sgd import LocalSGD
-from hansa.loop import play
+from hansa.io import wire
+from hansa.io.codec import piece_from_table, piece_to_table
+from hansa.io.store import DiskStore, MemoryStore
 from hansa.models.dense import Linear
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.star import Star, Sweep
 from hansa.payload import Role, Update, join, role_of
-from hansa.stage import Stage
-from hansa.store import DiskStore, MemoryStore
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import PhaseRun
 from hansa.task import Task
+from hansa.training.local import LocalTraining
 from hansa.tree import Tree, copy, equal, nest, pick
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 
 
-def same(left: tuple[Stage, ListJournal], right: tuple[Stage, ListJournal]) -> None:
+def same(left: tuple[PhaseRun, ListJournal], right: tuple[PhaseRun, ListJournal]) -> None:
     """Same server, same clients' states, same records, same ledger, to the last bit."""
     assert equal(left[0].server, right[0].server)
     mine, theirs = clients_states(left[0]), clients_states(right[0])
@@ -138,11 +138,11 @@ def test_resumed_equals_uninterrupted(algorithm: Algorithm, stop_after: int, tmp
     made = experiment(algorithm, rounds=4)
     journal = ListJournal()
     store = DiskStore(tmp_path / "state.sqlite")
-    play(made, store, journal, stop=lambda: len(journal.records) >= stop_after)
+    run_phases(made, store, journal, stop=lambda: len(journal.records) >= stop_after)
     store.close()
     store = DiskStore(tmp_path / "state.sqlite")
-    assert play(made, store, journal)
-    same((Stage(made, 0, store, None), journal), outcome(made))
+    assert run_phases(made, store, journal)
+    same((PhaseRun(made, 0, store, None), journal), outcome(made))
 
 
 @every_algorithm
@@ -232,19 +232,19 @@ def test_phases_continue_each_other(tmp_path: Path) -> None:
     both = type(first)(first.task, first.federation, (*first.phases, *second.phases), first.engine)
     stage = outcome(first)[0]
     head = stage.algorithm.model(stage.task, stage.server, {})
-    start = Stage(both, 1, MemoryStore(), stage).server
+    start = PhaseRun(both, 1, MemoryStore(), stage).server
     assert equal(pick("model", start), head)
     journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
-    assert not play(both, store, journal, stop=lambda: True)
+    assert not run_phases(both, store, journal, stop=lambda: True)
     assert len(journal.records) == 1
-    assert play(both, store, journal)
+    assert run_phases(both, store, journal)
     assert journal.told() == outcome(both)[1].told()
 
 
 def test_frozen_leaves_learnt_earlier_are_sent_once() -> None:
     """After FedAvg moved everything, a head-only phase tells each client the features at its first visit."""
     first = experiment(FedAvg(LOCAL), rounds=1)
-    second = experiment(FedAvg(LocalSGD(train="head")), orchestration=Sweep(), rounds=1).phases[0]
+    second = experiment(FedAvg(LocalTraining(train="head")), orchestration=Sweep(), rounds=1).phases[0]
     again = type(second)("again", second.algorithm, Star(fraction=1.0), 3)
     both = type(first)(first.task, first.federation, (*first.phases, again), first.engine)
     stage, journal = outcome(both)
@@ -277,9 +277,9 @@ def test_a_personal_phase_hands_its_models_on() -> None:
     again = type(first.phases[0])("again", Personal(FedAvg(LOCAL), keep="head"), Star(4), 1)
     both = type(first)(first.task, first.federation, (*first.phases, again), first.engine)
     store = MemoryStore()
-    play(first, store, ListJournal())
-    stage = Stage(both, 0, store, None)
-    then = Stage(both, 1, store, stage)
+    run_phases(first, store, ListJournal())
+    stage = PhaseRun(both, 0, store, None)
+    then = PhaseRun(both, 1, store, stage)
     for name in stage.names:
         data = both.federation.clients[name].train
         own = pick("own", then.algorithm.client_init(then.view(name, data), data))
@@ -293,7 +293,7 @@ def test_the_server_sees_each_clients_prototypes() -> None:
 
 def test_buffers_are_averaged_like_parameters() -> None:
     """BatchNorm's running mean after one full round is the weighted mean of the clients' running means."""
-    algorithm = FedAvg(LocalSGD(lr=0.1, batch_size=1000))
+    algorithm = FedAvg(LocalTraining(lr=0.1, batch_size=1000))
     made = experiment(algorithm, rounds=1, orchestration=Star(fraction=1.0), model=NormNet())
     stage, _ = outcome(made)
     key, total, expected = "features.1.running_mean", 0, torch.zeros(6)

@@ -10,13 +10,13 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from hansa.errors import HansaError
-from hansa.local.sgd import LocalSGD
+from hansa.io.registry import find, name_of
 from hansa.models.convolutional import LeafCNN, LeNet
 from hansa.models.dense import MLP, Adapter, Linear
 from hansa.models.mobilenet import MobileNetV2
 from hansa.models.recurrent import CharLSTM
-from hansa.pieces import find, name_of
 from hansa.task import ClientData, Model, Task
+from hansa.training.local import LocalTraining
 
 SMALL_MOBILE = MobileNetV2(width=0.25, stem_stride=1)
 CASES: list[tuple[Model, tuple[int, ...], int]] = [
@@ -205,5 +205,7 @@ def test_an_adapter_starts_as_the_features_it_is_given_and_can_leave_them() -> N
     task = Task(Adapter(3), (7,), 4)
     x, y = torch.randn(6, 7, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 4
     assert torch.equal(task.features(task.params(), x), x)
-    trained = LocalSGD(lr=0.5, train="features").run(task, task.params(), ClientData(x, y), torch.Generator()).params
+    trained = (
+        LocalTraining(lr=0.5, train="features").run(task, task.params(), ClientData(x, y), torch.Generator()).params
+    )
     assert not torch.allclose(task.features(trained, x), x)

@@ -6,7 +6,7 @@ import browser as chromium
 import pytest
 from run_folders import FED3R, FINETUNE, OWN, write_run
 
-from hansa.report import build
+from hansa.results.report import build
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed (apt-get install chromium)")
 

@@ -12,10 +12,10 @@ import torch
 
 from hansa import api
 from hansa.data.federation import Federation, federation_from_clients
-from hansa.folder import RunFolder
-from hansa.metrics import Scores
+from hansa.io.store import MemoryStore
 from hansa.plan.files import read_plan
-from hansa.store import MemoryStore
+from hansa.results.writer import RunFolder
+from hansa.running.metrics import Scores
 
 PLAN = """
 [data]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hansa.report.bars import even_bins
-from hansa.report.format import (
+from hansa.results.report.bars import even_bins
+from hansa.results.report.format import (
     bytes_text,
     count_text,
     flops_text,
@@ -19,9 +19,9 @@ from hansa.report.format import (
     percent_text,
     seconds_text,
 )
-from hansa.report.frame import spread
-from hansa.report.markup import Markup, element
-from hansa.report.scale import Scale, log_scale
+from hansa.results.report.frame import spread
+from hansa.results.report.markup import Markup, element
+from hansa.results.report.scale import Scale, log_scale
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hansa.errors import HansaError
-from hansa.metrics import (
+from hansa.running.metrics import (
     Evaluation,
     Scores,
     mean_loss,

@@ -10,10 +10,10 @@ import pytest
 from run_folders import FEDAVG, OWN, FakePhase, write_run
 
 from hansa.errors import HansaError
-from hansa.report import build, build_split_page
-from hansa.report.curves import metrics_to_draw
-from hansa.report.distribution import arrange
-from hansa.results import Run, phases
+from hansa.results.reader import Run, phases
+from hansa.results.report import build, build_split_page
+from hansa.results.report.curves import metrics_to_draw
+from hansa.results.report.distribution import arrange
 
 
 class Reader(HTMLParser):

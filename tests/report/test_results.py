@@ -10,7 +10,7 @@ import pytest
 from run_folders import FED3R, FINETUNE, write_run
 
 from hansa.errors import HansaError
-from hansa.results import Run, comparison, curve, headline, labels, phases, points, total
+from hansa.results.reader import Run, comparison, curve, headline, labels, phases, points, total
 
 
 def test_a_finished_run_reads_back(three):

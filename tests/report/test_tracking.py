@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from hansa.errors import HansaError
-from hansa.pieces import CATALOGUE, find
-from hansa.tracking import MLflow, TensorBoard, WeightsAndBiases, flatten
+from hansa.io.registry import CATALOGUE, find
+from hansa.results.tracking import MLflow, TensorBoard, WeightsAndBiases, flatten
 
 CONFIG = {"name": "demo", "seed": 7, "phases": [{"rounds": 3, "algorithm": {"name": "fedavg"}}]}
 SCRIPT = """
 import sys
 from pathlib import Path
-from hansa.pieces import find
+from hansa.io.registry import find
 tracker = find("tracker", sys.argv[1])().open(Path(sys.argv[2]), "demo", {config!r})
 for step, accuracy in enumerate([0.25, 0.5, 0.75]):
     tracker.log(step, {{"test_accuracy": accuracy}})

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hansa import wire
-from hansa.algorithms.quiet import Quiet
+from hansa.algorithms.no_training import NoTraining
 from hansa.errors import HansaError, did_you_mean, require
+from hansa.io import wire
 from hansa.task import Task
 from hansa.tree import Tree, nest, pick
 
 
 @dataclass(frozen=True)
-class Checkpoint(Quiet):
+class Checkpoint(NoTraining):
     """Starts from the leaves in a safetensors file, such as a run's `model.safetensors`.
 
     Leaves the file lacks keep their seeded initial values, so a file with `features.*` alone is a pre-trained backbone.

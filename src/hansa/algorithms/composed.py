@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from hansa.contract import Algorithm
-from hansa.local.sgd import LocalSGD, Trained
-from hansa.local.training import Problem, TrainsLocally
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining, Trained
+from hansa.training.visits import Problem, TrainsLocally
 from hansa.tree import Tree
 
 
@@ -92,7 +92,7 @@ class ComposedTraining(_Delegates, TrainsLocally):
         """The composition this algorithm is a name for."""
 
     @property
-    def training(self) -> LocalSGD:
+    def training(self) -> LocalTraining:
         """As the composition's."""
         return self.composed.training
 

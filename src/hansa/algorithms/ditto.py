@@ -10,11 +10,11 @@ import torch
 from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import Correction, LocalSGD
+from hansa.io.registry import Piece
 from hansa.payload import Update
-from hansa.pieces import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
+from hansa.training.local import Correction, LocalTraining
 from hansa.tree import Tree, nest, pick
 
 
@@ -27,7 +27,7 @@ class Ditto(Composed):
     bit for bit.  Clients deploy v_k; one never visited deploys its initial v_k.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     strength: float = 0.1
     personal_epochs: int | None = None

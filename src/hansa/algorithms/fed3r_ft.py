@@ -19,12 +19,12 @@ from hansa.algorithms.statistics import (
     with_head,
 )
 from hansa.errors import require
-from hansa.local.sgd import LocalSGD, Trained
-from hansa.local.training import Problem, TrainsLocally
+from hansa.io.registry import Piece
 from hansa.payload import Role, Update
-from hansa.pieces import Piece
 from hansa.ridge import Normalize, RidgeStatistics
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining, Trained
+from hansa.training.visits import Problem, TrainsLocally
 from hansa.tree import Tree, add, nest, pick, subtract
 
 
@@ -56,7 +56,7 @@ class Fed3RFT(TrainsLocally):
         return {**self.inner.uplink, "ridge": Role.SUM}
 
     @property
-    def training(self) -> LocalSGD:
+    def training(self) -> LocalTraining:
         """As the wrapped algorithm's."""
         return self.inner.training
 

@@ -11,11 +11,11 @@ import torch
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
 from hansa.errors import require
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import LocalSGD
+from hansa.io.registry import Piece
 from hansa.payload import Role, Update
-from hansa.pieces import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining
 from hansa.tree import Tree, copy, nest, pick
 
 
@@ -28,7 +28,7 @@ class FedAlt(Algorithm):
     `head`, FedAlt(φ) the `features`.  Without `personal_epochs` both parts train for `local.epochs`.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     keep: Literal["head", "features"] = "head"
     personal_epochs: int | None = None
@@ -46,7 +46,7 @@ class FedAlt(Algorithm):
         return True
 
     @property
-    def _own(self) -> LocalSGD:
+    def _own(self) -> LocalTraining:
         return replace(self.local, train=self.keep, epochs=self.personal_epochs or self.local.epochs)
 
     @property

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import LocalSGD, Trained
-from hansa.local.training import Problem, TrainsLocally
+from hansa.io.registry import Piece
 from hansa.payload import Role, Update
-from hansa.pieces import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining, Trained
+from hansa.training.visits import Problem, TrainsLocally
 from hansa.tree import Tree, displacement, nest, pick
 
 
@@ -23,7 +23,7 @@ class FedAvg(TrainsLocally):
     momentum 0.9 is FedAvgM, Adam and Yogi are FedAdam and FedYogi.  Only leaves that train travel.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
 
     uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP}
@@ -34,7 +34,7 @@ class FedAvg(TrainsLocally):
         return True
 
     @property
-    def training(self) -> LocalSGD:
+    def training(self) -> LocalTraining:
         """How a client trains."""
         return self.local
 

@@ -9,10 +9,10 @@ import torch
 
 from hansa.algorithms.composed import ComposedTraining
 from hansa.algorithms.fedavg import FedAvg
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import LocalSGD
-from hansa.pieces import Piece
+from hansa.io.registry import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining
 from hansa.tree import Tree
 
 
@@ -25,9 +25,9 @@ class FedAvgFT(ComposedTraining):
     follow a phase of `fedavg` by one of `local` over all clients to have its cost and its curve.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
-    tune: LocalSGD = LocalSGD()
+    tune: LocalTraining = LocalTraining()
 
     @property
     def averages(self) -> bool:

@@ -8,9 +8,9 @@ from typing import Annotated
 from hansa.algorithms.composed import ComposedTraining
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import LocalSGD
-from hansa.pieces import Piece
+from hansa.io.registry import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
+from hansa.training.local import LocalTraining
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class FedBN(ComposedTraining):
     instance, group, layer and root-mean-square norms), whatever they are called, and keep their running statistics.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
 
     @property

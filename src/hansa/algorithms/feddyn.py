@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.gradient import weights_of
-from hansa.local.sgd import Correction, LocalSGD, Trained
-from hansa.local.training import Problem, TrainsLocally
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.gradient import weights_of
+from hansa.training.local import Correction, LocalTraining, Trained
+from hansa.training.visits import Problem, TrainsLocally
 from hansa.tree import Tree, add, nest, pick, scale, subtract, zeros_like
 
 
@@ -28,7 +28,7 @@ class FedDyn(TrainsLocally):
     chain's displacement counted once for each of its clients: use chains of one where h = mean λ_k matters.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     alpha: float = 0.01
 
     uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP}
@@ -37,7 +37,7 @@ class FedDyn(TrainsLocally):
         require(self.alpha > 0, f"The 'alpha' of FedDyn must be a number > 0. Got {self.alpha}.")
 
     @property
-    def training(self) -> LocalSGD:
+    def training(self) -> LocalTraining:
         """How a client trains."""
         return self.local
 

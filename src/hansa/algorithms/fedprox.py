@@ -8,11 +8,11 @@ from typing import Annotated
 from hansa.algorithms.composed import ComposedTraining
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import Correction, LocalSGD
-from hansa.local.training import Problem
-from hansa.pieces import Piece
+from hansa.io.registry import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
+from hansa.training.local import Correction, LocalTraining
+from hansa.training.visits import Problem
 from hansa.tree import Tree, pick
 
 
@@ -23,7 +23,7 @@ class FedProx(ComposedTraining):
     `wᵗ` is the broadcast model.  The norm is squared, so the pull grows with the distance.  μ = 0 is FedAvg.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     mu: float = 0.01
 

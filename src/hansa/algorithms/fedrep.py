@@ -7,9 +7,9 @@ from typing import Annotated
 
 from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedalt import FedAlt
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import LocalSGD
-from hansa.pieces import Piece
+from hansa.io.registry import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
+from hansa.training.local import LocalTraining
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class FedRep(Composed):
     new head fixed; the server averages the φ_k.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     head_epochs: int = 10
 

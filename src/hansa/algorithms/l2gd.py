@@ -10,11 +10,11 @@ import torch
 from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.sgd import LocalSGD
-from hansa.local.steps import train_on
 from hansa.payload import Update
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining
+from hansa.training.steps import train_on
 from hansa.tree import Tree, nest, pick, subtract
 
 
@@ -29,7 +29,7 @@ class L2GD(Composed):
     some clients a round only, x̄ is the mean of those visited.  λ = 0 is local training.  Clients deploy x_k.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     strength: float = 0.1
     probability: float = 0.1
 

@@ -8,9 +8,9 @@ from hansa.algorithms.composed import ComposedTraining
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
 from hansa.errors import require
-from hansa.local.sgd import Correction, LocalSGD
-from hansa.local.training import Problem
 from hansa.task import ClientData, Task
+from hansa.training.local import Correction, LocalTraining
+from hansa.training.visits import Problem
 from hansa.tree import Tree
 
 
@@ -22,7 +22,7 @@ class Local(ComposedTraining):
     `strength` λ = 0 this is plain SGD, above 0 it is FP with Ditto's term.  Messages carry no leaf in either direction.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     strength: float = 0.0
 
     def __post_init__(self) -> None:

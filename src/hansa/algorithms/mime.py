@@ -11,11 +11,11 @@ import torch
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.mimelite import check_momentum
 from hansa.contract import Algorithm
-from hansa.local.gradient import full_gradient, gradient, weights_of
-from hansa.local.sgd import Correction, LocalSGD
-from hansa.local.steps import train_on
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.gradient import full_gradient, gradient, weights_of
+from hansa.training.local import Correction, LocalTraining
+from hansa.training.steps import train_on
 from hansa.tree import Tree, add, copy, displacement, nest, pick, scale, subtract, zeros_like
 
 
@@ -30,7 +30,7 @@ class Mime(Algorithm):
     and one epoch it is then centralised SGD with momentum.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     beta: float = 0.9
 
     uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP, "gradient": Role.SUM}

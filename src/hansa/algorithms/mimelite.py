@@ -9,15 +9,15 @@ from typing import ClassVar
 from hansa.algorithms.composed import ComposedTraining
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.gradient import full_gradient, weights_of
-from hansa.local.sgd import Correction, LocalSGD, Trained
-from hansa.local.training import Problem
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.gradient import full_gradient, weights_of
+from hansa.training.local import Correction, LocalTraining, Trained
+from hansa.training.visits import Problem
 from hansa.tree import Tree, add, nest, pick, scale, zeros_like
 
 
-def check_momentum(label: str, beta: float, local: LocalSGD) -> None:
+def check_momentum(label: str, beta: float, local: LocalTraining) -> None:
     """The base optimiser is SGD with the server's momentum, so local training must not add one of its own."""
     require(0 <= beta < 1, f"The 'beta' of {label} must lie in [0, 1). Got {beta}.")
     require(local.momentum == 0, f"{label} applies the server's momentum: set local.momentum to 0 and use 'beta'.")
@@ -31,7 +31,7 @@ class MimeLite(ComposedTraining):
     data; the server averages both, and `m ← (1−β)·∇f(x) + β·m`.  Clients weigh by samples.  β = 0 is FedAvg.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     beta: float = 0.9
 
     uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP, "gradient": Role.SUM}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hansa.algorithms.quiet import Quiet
+from hansa.algorithms.no_training import NoTraining
 from hansa.task import Task
 from hansa.tree import Tree
 
 
 @dataclass(frozen=True)
-class OLL(Quiet):
+class OLL(NoTraining):
     """Every client keeps only the classifier columns of the classes in its training data (§IV-C, Algorithm 2).
 
     Nothing trains and nothing is uploaded: the client receives the model and works with `W_k = {W^c : c ∈ C_k}` from

@@ -11,12 +11,12 @@ import torch
 from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.gradient import full_gradient, gradient
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import LocalSGD
+from hansa.io.registry import Piece
 from hansa.payload import Update
-from hansa.pieces import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
+from hansa.training.gradient import full_gradient, gradient
+from hansa.training.local import LocalTraining
 from hansa.tree import Tree, add, copy, displacement, nest, pick, scale, subtract
 
 
@@ -30,7 +30,7 @@ class PerFedAvg(Composed):
     current global model after one step α over all its data, which the ledger does not count.  α = 0 is FedAvg on D′.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     alpha: float = 0.01
     order: Literal["fo", "hf"] = "fo"

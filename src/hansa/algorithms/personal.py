@@ -10,12 +10,12 @@ import torch
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.kept import kept_leaves
-from hansa.local.sgd import LocalSGD, Trained
-from hansa.local.training import Problem, TrainsLocally
+from hansa.io.registry import Piece
 from hansa.payload import Role, Update
-from hansa.pieces import Piece
 from hansa.task import ClientData, Task
+from hansa.training.leaves import kept_leaves
+from hansa.training.local import LocalTraining, Trained
+from hansa.training.visits import Problem, TrainsLocally
 from hansa.tree import Tree, nest, pick
 
 
@@ -49,7 +49,7 @@ class Personal(TrainsLocally):
         return True
 
     @property
-    def training(self) -> LocalSGD:
+    def training(self) -> LocalTraining:
         """As the wrapped algorithm's."""
         return self.inner.training
 

@@ -11,13 +11,13 @@ from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
 from hansa.errors import require
-from hansa.local.gradient import weights_of
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import Correction, LocalSGD
-from hansa.local.steps import train_on
+from hansa.io.registry import Piece
 from hansa.payload import Update
-from hansa.pieces import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
+from hansa.training.gradient import weights_of
+from hansa.training.local import Correction, LocalTraining
+from hansa.training.steps import train_on
 from hansa.tree import Tree, displacement, nest, pick
 
 
@@ -31,7 +31,7 @@ class PFedMe(Composed):
     never travels.  Buffers follow θ.  K = 1 with λ = 1/lr and η = lr is FedAvg.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     strength: float = 15.0
     inner_steps: int = 5

@@ -14,10 +14,9 @@ from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
 from hansa.errors import require
-from hansa.local.blend import dense_tree
-from hansa.local.robust_rules import Median, Rule
+from hansa.io.registry import Piece
 from hansa.payload import WEIGHT, Role, Update
-from hansa.pieces import Piece
+from hansa.server.robust_rules import Median, Rule
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, nest, pick, scale
 
@@ -69,7 +68,7 @@ class Robust(Composed):
 
     def decode(self, task: Task, wire: Tree) -> Tree:
         """As the wrapped algorithm's, if the rules can compute with it."""
-        sums, like = dense_tree(self.inner.decode(task, wire)), task.params()
+        sums, like = self.inner.decode(task, wire), task.params()
         for key, leaf in sums.items():
             about = key.partition(".")[2]
             require(about in like, f"Robust combines what is about leaves of the model. Got '{key}'.")

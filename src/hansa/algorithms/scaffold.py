@@ -9,13 +9,13 @@ from typing import Annotated, ClassVar, Literal
 from hansa.algorithms.composed import ComposedTraining
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.local.gradient import full_gradient, weights_of
-from hansa.local.server import SGD, ServerOptimiser
-from hansa.local.sgd import Correction, LocalSGD, Trained
-from hansa.local.training import Problem
+from hansa.io.registry import Piece
 from hansa.payload import Role, Update
-from hansa.pieces import Piece
+from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
+from hansa.training.gradient import full_gradient, weights_of
+from hansa.training.local import Correction, LocalTraining, Trained
+from hansa.training.visits import Problem
 from hansa.tree import Tree, add, nest, pick, scale, subtract, zeros_like
 
 
@@ -31,7 +31,7 @@ class Scaffold(ComposedTraining):
     model moves on while c stays, and the controls still add up.
     """
 
-    local: LocalSGD = LocalSGD()
+    local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     option: Literal["I", "II"] = "II"
 

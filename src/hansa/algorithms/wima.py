@@ -12,8 +12,8 @@ from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
 from hansa.errors import require
+from hansa.io.registry import Piece
 from hansa.payload import Update
-from hansa.pieces import Piece
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, add, nest, pick, scale
 

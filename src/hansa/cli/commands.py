@@ -46,8 +46,8 @@ def new_plan(
     like: Annotated[str, typer.Option(help="The shipped plan to start from; see `hansa ls plan`.")] = "digits-fed3r",
 ) -> None:
     """Write a plan of your own to start from."""
-    from hansa.folder import write_whole
     from hansa.plan.files import shipped
+    from hansa.results.writer import write_whole
 
     known = shipped()
     if like not in known:
@@ -102,7 +102,7 @@ def resume(
     from hansa import api
     from hansa.cli.console import live
     from hansa.plan.files import read_plan
-    from hansa.results import Run
+    from hansa.results.reader import Run
 
     done = Run.open(path)
     with live(read_plan(done.path / "plan.toml"), path) as (watch, progress):
@@ -117,7 +117,7 @@ def forget(
     upload: Annotated[Path | None, typer.Option(help="What the client sends again, where nothing was kept.")] = None,
 ) -> None:
     """Take a client out of a closed-form classifier, exactly, with no training and no contact with the others."""
-    from hansa.forget import forget as forget_client
+    from hansa.deploy.forget import forget as forget_client
 
     print(json.dumps(forget_client(path, client, upload), indent=1))
 
@@ -155,7 +155,7 @@ def recreate(
     out: Annotated[Path, typer.Option(help="The file to write.")],
 ) -> None:
     """Compute what a client sent in a run's last phase from its data again, to be forgotten by it."""
-    from hansa.forget import recreate_upload
+    from hansa.deploy.forget import recreate_upload
 
     print(f"Wrote {recreate_upload(path, client, out)}")
 
@@ -180,7 +180,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The page to write.  [default: report.html]")] = None,
 ) -> None:
     """Build one self-contained HTML page of one or several runs."""
-    from hansa import report as reports
+    from hansa.results import report as reports
 
     default = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
     print(f"Wrote {reports.build(runs, out or default)}")
@@ -195,9 +195,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare runs in one table: accuracy, rounds, bytes, FLOPs, seconds."""
-    from hansa import report as reports
     from hansa.cli.console import show_comparison
-    from hansa.results import Run, comparison
+    from hansa.results import report as reports
+    from hansa.results.reader import Run, comparison
 
     folders = [_run_or_plan(name, seed, out) for name in runs]
     opened = [Run.open(folder) for folder in folders]

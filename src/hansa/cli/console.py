@@ -12,13 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from hansa.errors import HansaError, did_you_mean
-from hansa.loop import Record
-from hansa.pieces import CATALOGUE, find
+from hansa.io.registry import CATALOGUE, find
 from hansa.plan.files import shipped
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
-from hansa.report.format import bytes_text, flops_text, metric_text, seconds_text
-from hansa.results import Row, Run, comparison, headline
+from hansa.results.reader import Row, Run, comparison, headline
+from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text
+from hansa.running.loop import Record
 
 Watch = Callable[[Record], None]
 Extraction = Callable[[int, int], None]

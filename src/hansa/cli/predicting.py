@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hansa.deployed import DeployedModel, load_model
-from hansa.folder import write_whole
-from hansa.predict import Predictions, predict_file
+from hansa.deploy.model import DeployedModel, load_model
+from hansa.deploy.predict import Predictions, predict_file
+from hansa.results.writer import write_whole
 
 
 def show_predictions(source: Path, client: str | None, file: Path, out: Path | None, as_json: bool) -> None:

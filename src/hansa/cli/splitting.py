@@ -13,7 +13,7 @@ from rich.table import Table
 from hansa.data.federation import build_federation
 from hansa.data.heterogeneity import measure
 from hansa.plan.files import read_plan
-from hansa.report import build_split_page
+from hansa.results.report import build_split_page
 
 
 def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Path, as_json: bool) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hansa.cache import default_cache, digest, read_array, write_array
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
+from hansa.io.cache import default_cache, digest, read_array, write_array
 
 KEPT_FROM = 1000  # images; fewer are decoded in no time
 KEPT_BYTES = 4 * 2**30  # of pixels; more would fill a disk unasked

@@ -9,9 +9,9 @@ from typing import Any
 
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
+from hansa.engines.session import Engine, EngineSession, PhaseContext, choice_of
 from hansa.engines.threads import BUSY, cores, step_flops, visit_flops
 from hansa.engines.vectorised import Vectorised, usual_path
-from hansa.engines.visit import Crew, Engine, Workplace, choice_of
 
 ROUND = 2e10  # operations of a round, about a second of one core, below which starting processes does not pay
 
@@ -28,29 +28,29 @@ class Auto:
     def __post_init__(self) -> None:
         Vectorised(self.device)
 
-    def engine(self, workplace: Workplace) -> Engine:
+    def engine(self, context: PhaseContext) -> Engine:
         """What was chosen."""
         vectorised = Vectorised(self.device)
-        if usual_path(vectorised, workplace) != "serial":
+        if usual_path(vectorised, context) != "serial":
             return vectorised
-        workers = min(cores(), workplace.chains)
-        return Processes(workers) if workers > 1 and heavy(workplace) else Serial()
+        workers = min(cores(), context.chains)
+        return Processes(workers) if workers > 1 and heavy(context) else Serial()
 
-    def choice(self, workplace: Workplace) -> dict[str, Any]:
+    def choice(self, context: PhaseContext) -> dict[str, Any]:
         """How rounds will be carried out."""
-        return choice_of(self.engine(workplace), workplace)
+        return choice_of(self.engine(context), context)
 
     @contextmanager
-    def open(self, workplace: Workplace) -> Iterator[Crew]:
+    def open(self, context: PhaseContext) -> Iterator[EngineSession]:
         """Open what was chosen."""
-        with self.engine(workplace).open(workplace) as crew:
+        with self.engine(context).open(context) as crew:
             yield crew
 
 
-def heavy(workplace: Workplace) -> bool:
+def heavy(context: PhaseContext) -> bool:
     """Whether a step keeps a core busy and a round is long; pieces of a script's own cannot reach other processes."""
-    algorithm, task, clients = workplace.algorithm, workplace.task, workplace.federation.clients
+    algorithm, task, clients = context.algorithm, context.task, context.federation.clients
     if step_flops(algorithm, task) < BUSY or "__main__" in (type(algorithm).__module__, type(task.model).__module__):
         return False
-    samples = sum(client.size for client in clients.values()) / len(clients) * workplace.chains
+    samples = sum(client.size for client in clients.values()) / len(clients) * context.chains
     return samples * visit_flops(algorithm, task) >= ROUND

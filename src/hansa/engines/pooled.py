@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from hansa import wire
-from hansa.engines.serial import SerialCrew
-from hansa.engines.shelf import Shelf
-from hansa.engines.visit import FAILURES, NUMBERS, Desk, Reply, Workplace
-from hansa.orchestrate.plan import Chain
+from hansa.engines.client_blocks import ClientBlocks
+from hansa.engines.serial import SerialSession
+from hansa.engines.session import FAILURES, NUMBERS, PhaseContext, Reply, RoundServer
+from hansa.io import wire
+from hansa.orchestrate.chain import Chain
 from hansa.payload import Update
 from hansa.task import ClientData
 from hansa.tree import Tree
@@ -20,27 +20,27 @@ from hansa.tree import Tree
 MOST = 100_000  # clients of a block; the bytes of their samples bound it sooner
 
 
-def poolable(workplace: Workplace) -> bool:
+def poolable(context: PhaseContext) -> bool:
     """Whether a phase allows it: an additive upload, the same view of the task for all, nobody keeping uploads."""
-    return workplace.algorithm.additive and workplace.together
+    return context.algorithm.additive and context.together
 
 
 @dataclass
-class PooledCrew:
+class PooledSession:
     """Takes the upload of all samples of a block as the sum of its clients' uploads.
 
     What travels is charged client by client as if each had sent its own; the rounding of the wire's number format does
     not happen, so sums equal the serial engine's to about 10⁻⁷.
     """
 
-    workplace: Workplace
+    context: PhaseContext
 
     def __post_init__(self) -> None:
-        sample_bytes = 4 * torch.Size(self.workplace.task.input_shape).numel()
-        self.shelf = Shelf(self.workplace.federation.clients, sample_bytes, MOST)
-        self.alone = SerialCrew(self.workplace)
+        sample_bytes = 4 * torch.Size(self.context.task.input_shape).numel()
+        self.shelf = ClientBlocks(self.context.federation.clients, sample_bytes, MOST)
+        self.alone = SerialSession(self.context)
 
-    def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
+    def round(self, chains: Sequence[Chain], down: Tree, desk: RoundServer) -> Iterator[Update]:
         """The sum of every block of clients."""
         for block in self.shelf.blocks(chains):
             clients = [client for chain in block for client in chain]
@@ -54,8 +54,8 @@ class PooledCrew:
             else:
                 yield from self.alone.round(block, down, desk)
 
-    def _pool(self, clients: Sequence[str], whole: ClientData, down: Tree, desk: Desk) -> Update:
-        algorithm, task = self.workplace.algorithm, self.workplace.task
+    def _pool(self, clients: Sequence[str], whole: ClientData, down: Tree, desk: RoundServer) -> Update:
+        algorithm, task = self.context.algorithm, self.context.task
         began = time.perf_counter()
         up, _ = algorithm.client_step(task, down, {}, whole, torch.Generator())
         seconds = (time.perf_counter() - began) / len(clients)

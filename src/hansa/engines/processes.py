@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hansa import wire
 from hansa.engines.remote import Gone, Message, Worker
-from hansa.engines.tally import Tally
+from hansa.engines.session import FAILURES, PhaseContext, Reply, RoundServer, missed, receive
 from hansa.engines.threads import cores, good
-from hansa.engines.visit import FAILURES, Desk, Reply, Workplace, missed, receive
+from hansa.engines.update_sum import UpdateSum
 from hansa.errors import require
-from hansa.orchestrate.plan import Chain
+from hansa.io import wire
+from hansa.orchestrate.chain import Chain
 from hansa.payload import Update, join, relay
 from hansa.tree import Tree
 
@@ -42,17 +42,17 @@ class Processes:
         """How many processes."""
         return cores() if self.workers == "auto" else self.workers
 
-    def choice(self, workplace: Workplace) -> dict[str, Any]:
+    def choice(self, context: PhaseContext) -> dict[str, Any]:
         """How visits will be carried out."""
         return {"path": "processes", "workers": self.count, "threads": 1}
 
     @contextmanager
-    def open(self, workplace: Workplace) -> Iterator[ProcessCrew]:
+    def open(self, context: PhaseContext) -> Iterator[ProcessSession]:
         """Start the processes; they end with the phase."""
-        crew = ProcessCrew(workplace)
+        crew = ProcessSession(context)
         try:
             for _ in range(self.count):
-                crew.workers.append(Worker(workplace))
+                crew.workers.append(Worker(context))
             yield crew
         finally:
             for worker in crew.workers:
@@ -78,15 +78,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessCrew:
+class ProcessSession:
     """The processes at work.  Only this thread talks to the desk, so stores need no locks."""
 
-    workplace: Workplace
+    context: PhaseContext
     workers: list[Worker] = field(default_factory=list)
 
-    def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
+    def round(self, chains: Sequence[Chain], down: Tree, desk: RoundServer) -> Iterator[Update]:
         """The sum of the chains' uploads in their order; the clients of one chain go one after the other."""
-        message, tally = wire.parts(down), Tally()
+        message, tally = wire.parts(down), UpdateSum()
         running: dict[Future[Reply], Progress] = {}
         ready = deque(Progress(chain, down, message) for chain in chains)
         order = deque(ready)
@@ -104,10 +104,10 @@ class ProcessCrew:
         if (up := tally.update()) is not None:
             yield up
 
-    def _send(self, state: Progress, desk: Desk) -> Future[Reply]:
+    def _send(self, state: Progress, desk: RoundServer) -> Future[Reply]:
         """To the process with least to do; among equals to one that has the client's data."""
         name = state.client
-        client = self.workplace.federation.clients[name]
+        client = self.context.federation.clients[name]
         worker = min(self.workers, key=lambda worker: (worker.load, name not in worker.sent))
         data = None if name in worker.sent else client.train
         worker.sent.add(name)
@@ -115,14 +115,14 @@ class ProcessCrew:
         worker.load += state.size
         return worker.submit(desk.visit(name), state.down, state.message, data)
 
-    def _advance(self, state: Progress, future: Future[Reply], desk: Desk, ready: deque[Progress]) -> None:
+    def _advance(self, state: Progress, future: Future[Reply], desk: RoundServer, ready: deque[Progress]) -> None:
         """Take what came back, and let the chain's next client be visited first."""
         if state.worker is not None:
             state.worker.load -= state.size
-        algorithm = self.workplace.algorithm
+        algorithm = self.context.algorithm
         try:
             reply = future.result()
-            up = receive(algorithm, self.workplace.task, reply, self.workplace.deadline)
+            up = receive(algorithm, self.context.task, reply, self.context.deadline)
         except FAILURES as error:
             desk.refuse(state.client, error)
         else:
@@ -141,17 +141,17 @@ class ProcessCrew:
 
     def _patience(self) -> float | None:
         """Seconds to wait before looking who is late; for ever where nobody minds."""
-        return None if self.workplace.deadline is None else GLANCE
+        return None if self.context.deadline is None else GLANCE
 
-    def _stop_late(self, running: dict[Future[Reply], Progress], desk: Desk, ready: deque[Progress]) -> None:
+    def _stop_late(self, running: dict[Future[Reply], Progress], desk: RoundServer, ready: deque[Progress]) -> None:
         """Put a new process in the place of one that takes too long over a visit."""
-        deadline = self.workplace.deadline
+        deadline = self.context.deadline
         for place, worker in enumerate(self.workers):
             since = worker.since  # another thread may set it at any moment
             taken = 0.0 if since is None else time.monotonic() - since
             if deadline is None or taken <= deadline:
                 continue
-            self.workers[place] = Worker(self.workplace)
+            self.workers[place] = Worker(self.context)
             worker.kill()
             lost = [future for future, state in running.items() if state.worker is worker and unanswered(future)]
             for future in reversed(lost[1:]):  # it had not begun with these: somebody else will

@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from hansa import wire
-from hansa.codec import piece_to_table
-from hansa.engines import frames
-from hansa.engines.visit import ClientFailed, Reply, Visit, Workplace
+from hansa.engines import framing as frames
+from hansa.engines.session import ClientFailed, PhaseContext, Reply, Visit
 from hansa.errors import HansaError
+from hansa.io import wire
+from hansa.io.codec import piece_to_table
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
 
@@ -34,8 +34,8 @@ class Gone(RuntimeError):
 class Worker:
     """One process, a thread that writes to it and one that reads: neither side ever waits for the other to read."""
 
-    def __init__(self, workplace: Workplace):
-        self.workplace = workplace
+    def __init__(self, context: PhaseContext):
+        self.context = context
         self.sent: set[str] = set()
         self.told: Tree | None = None  # the message it works with
         self.load = 0  # samples of the visits it has been handed
@@ -46,8 +46,8 @@ class Worker:
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         frames.widen(self.requests, self.replies)
         self.writer, self.reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        head = {**describe(workplace.task), "algorithm": piece_to_table("algorithm", workplace.algorithm)}
-        self.writer.submit(frames.write, self.requests, head, [wire.parts(workplace.task.start)])
+        head = {**describe(context.task), "algorithm": piece_to_table("algorithm", context.algorithm)}
+        self.writer.submit(frames.write, self.requests, head, [wire.parts(context.task.start)])
 
     def close(self) -> None:
         """Let it end by itself, once it has answered what it was asked."""

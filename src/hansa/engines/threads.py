@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 
 from hansa.contract import Algorithm
-from hansa.local.training import TrainsLocally
 from hansa.task import Task
+from hansa.training.visits import TrainsLocally
 
 Threads = int | Literal["auto"]
 BUSY = 2e8  # operations of one step that keep several cores busy; below, waking them costs more than they do

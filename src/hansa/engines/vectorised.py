@@ -13,22 +13,33 @@ from typing import Any, Literal, cast
 
 import torch
 
-from hansa import wire
-from hansa.engines.pooled import PooledCrew, poolable
-from hansa.engines.serial import SerialCrew
-from hansa.engines.shelf import Shelf, resident
-from hansa.engines.tally import Tally
+from hansa.engines.client_blocks import ClientBlocks, resident
+from hansa.engines.kernels import sample_space, stacked
+from hansa.engines.kernels.cohort import Cohort, Job, groups
+from hansa.engines.kernels.lazy_sum import dense_tree
+from hansa.engines.pooled import PooledSession, poolable
+from hansa.engines.serial import SerialSession
+from hansa.engines.session import (
+    FAILURES,
+    NUMBERS,
+    EngineSession,
+    PhaseContext,
+    Reply,
+    RoundServer,
+    Visit,
+    client_errors,
+    receive,
+    reply_with,
+)
 from hansa.engines.threads import Threads, good, on_threads, threads_for
-from hansa.engines.visit import FAILURES, NUMBERS, Crew, Desk, Naming, Reply, Visit, Workplace, receive, reply_with
+from hansa.engines.update_sum import UpdateSum
 from hansa.errors import HansaWarning, require
-from hansa.local import sample_space, stacked
-from hansa.local.blend import dense_tree
-from hansa.local.many import Cohort, Job, groups
-from hansa.local.sgd import LocalSGD, Trained
-from hansa.local.training import TrainsLocally
-from hansa.orchestrate.plan import Chain
+from hansa.io import wire
+from hansa.orchestrate.chain import Chain
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining, Trained
+from hansa.training.visits import TrainsLocally
 from hansa.tree import Tree, nest
 
 Path = Literal["auto", "serial", "sample-space", "stacked"]
@@ -59,23 +70,23 @@ class Vectorised:
         there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
         require(there, f"The 'device' of the vectorised engine is not there. Got '{self.device}'; use 'cpu'.")
 
-    def choice(self, workplace: Workplace) -> dict[str, Any]:
+    def choice(self, context: PhaseContext) -> dict[str, Any]:
         """How visits will be carried out; clients with very many samples, and long chains, may still go one by one."""
-        threads = threads_for(self.threads, workplace.algorithm, workplace.task)
-        found = {"path": usual_path(self, workplace), "threads": threads, "device": self.device}
-        return found if workplace.deadline is None else {**found, "why": "a deadline asks for every client's own time"}
+        threads = threads_for(self.threads, context.algorithm, context.task)
+        found = {"path": usual_path(self, context), "threads": threads, "device": self.device}
+        return found if context.deadline is None else {**found, "why": "a deadline asks for every client's own time"}
 
     @contextmanager
-    def open(self, workplace: Workplace) -> Iterator[Crew]:
+    def open(self, context: PhaseContext) -> Iterator[EngineSession]:
         """Nothing to start; an algorithm that cannot be divided is left to the serial crew."""
-        threads = threads_for(self.threads, workplace.algorithm, workplace.task)
+        threads = threads_for(self.threads, context.algorithm, context.task)
         with on_threads(threads), settled(), same_bits(self.device):
-            if not together(self, workplace):
-                yield SerialCrew(workplace)
-            elif poolable(workplace):
-                yield PooledCrew(workplace)
+            if not together(self, context):
+                yield SerialSession(context)
+            elif poolable(context):
+                yield PooledSession(context)
             else:
-                yield VectorisedCrew(self, workplace)
+                yield VectorisedSession(self, context)
 
 
 @contextmanager
@@ -104,31 +115,31 @@ def same_bits(device: str) -> Iterator[None]:
         yield
 
 
-def divisible(workplace: Workplace) -> bool:
+def divisible(context: PhaseContext) -> bool:
     """Whether a visit is exactly: prepare, run local training, conclude."""
-    algorithm = workplace.algorithm.client_side
+    algorithm = context.algorithm.client_side
     return (
         isinstance(algorithm, TrainsLocally)
         and type(algorithm).client_step is TrainsLocally.client_step
-        and type(algorithm.training) is LocalSGD
+        and type(algorithm.training) is LocalTraining
     )
 
 
-def together(engine: Vectorised, workplace: Workplace) -> bool:
+def together(engine: Vectorised, context: PhaseContext) -> bool:
     """Whether clients may be looked at together: a deadline asks for the time of each."""
-    alone = engine.path == "serial" or workplace.deadline is not None
-    return not alone and (poolable(workplace) or divisible(workplace))
+    alone = engine.path == "serial" or context.deadline is not None
+    return not alone and (poolable(context) or divisible(context))
 
 
-def usual_path(engine: Vectorised, workplace: Workplace) -> str:
+def usual_path(engine: Vectorised, context: PhaseContext) -> str:
     """How a client that sees the task as the server does will train."""
-    if not together(engine, workplace):
+    if not together(engine, context):
         return "serial"
-    return "pooled" if poolable(workplace) else VectorisedCrew(engine, workplace).path_for(workplace.task)
+    return "pooled" if poolable(context) else VectorisedSession(engine, context).path_for(context.task)
 
 
 @dataclass(slots=True)
-class _Guest:
+class Pending:
     """A client during a visit."""
 
     visit: Visit
@@ -137,29 +148,29 @@ class _Guest:
 
 
 @dataclass
-class VectorisedCrew:
+class VectorisedSession:
     """The vectorised engine at work."""
 
     engine: Vectorised
-    workplace: Workplace
+    context: PhaseContext
     _known: dict[torch.nn.Module, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        algorithm = self.workplace.algorithm.client_side
+        algorithm = self.context.algorithm.client_side
         assert isinstance(algorithm, TrainsLocally)
         self.algorithm, self.training, self.device = algorithm, algorithm.training, torch.device(self.engine.device)
-        self.alone = SerialCrew(self.workplace)
+        self.alone = SerialSession(self.context)
 
     @functools.cached_property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> ClientBlocks:
         """The clients' samples, in blocks that fit."""
-        clients, task, most = self.workplace.federation.clients, self.workplace.task, MOST
+        clients, task, most = self.context.federation.clients, self.context.task, MOST
         if self.path_for(task) == "stacked":
             most = min(MOST, stacked.most(task, self.device))
         sample_bytes = 4 * torch.Size(task.input_shape).numel()
-        return Shelf(clients, sample_bytes, most, resident(clients, sample_bytes, self.device))
+        return ClientBlocks(clients, sample_bytes, most, resident(clients, sample_bytes, self.device))
 
-    def round(self, chains: Sequence[Chain], down: Tree, desk: Desk) -> Iterator[Update]:
+    def round(self, chains: Sequence[Chain], down: Tree, desk: RoundServer) -> Iterator[Update]:
         """The sum of every block of clients, and each longer chain's upload."""
         bytes_down = wire.cost(down)
         for block in self.shelf.blocks(chains):
@@ -170,8 +181,8 @@ class VectorisedCrew:
             if up is not None:
                 yield up
 
-    def _block(self, clients: Sequence[str], down: Tree, desk: Desk, bytes_down: int) -> Update | None:
-        whole, tally, left = self.shelf.together(clients), Tally(), clients
+    def _block(self, clients: Sequence[str], down: Tree, desk: RoundServer, bytes_down: int) -> Update | None:
+        whole, tally, left = self.shelf.together(clients), UpdateSum(), clients
         if whole is not None and self.averaging:
             left = self._average(clients, whole, down, desk, bytes_down, tally)
         if left:
@@ -188,14 +199,20 @@ class VectorisedCrew:
     @functools.cached_property
     def averaging(self) -> bool:
         """Whether nobody, on either side, needs to look at single clients."""
-        apart = Role.EACH in self.workplace.algorithm.uplink.values()
-        return self.algorithm.averages and self.workplace.together and not apart
+        apart = Role.EACH in self.context.algorithm.uplink.values()
+        return self.algorithm.averages and self.context.together and not apart
 
     def _average(
-        self, clients: Sequence[str], whole: ClientData, down: Tree, desk: Desk, bytes_down: int, tally: Tally
+        self,
+        clients: Sequence[str],
+        whole: ClientData,
+        down: Tree,
+        desk: RoundServer,
+        bytes_down: int,
+        tally: UpdateSum,
     ) -> Sequence[str]:
         """Train clients that differ in nothing but their samples, and charge each; returns those that are left."""
-        began, task, each = time.perf_counter(), self.workplace.task, self.shelf.parts(clients, whole)
+        began, task, each = time.perf_counter(), self.context.task, self.shelf.parts(clients, whole)
         try:
             problem, path = self.algorithm.prepare(task, down, {}, each[0]), self.path_for(task)
             jobs = [Job(problem, data, desk.seed(client)) for client, data in zip(clients, each, strict=True)]
@@ -219,7 +236,13 @@ class VectorisedCrew:
         return [client for client, together in zip(clients, good, strict=True) if not together]
 
     def _one_by_one(
-        self, own: Sequence[Own], whole: ClientData | None, down: Tree, desk: Desk, bytes_down: int, tally: Tally
+        self,
+        own: Sequence[Own],
+        whole: ClientData | None,
+        down: Tree,
+        desk: RoundServer,
+        bytes_down: int,
+        tally: UpdateSum,
     ) -> None:
         """Prepare and conclude every client's visit by itself, with training together in between."""
         began = time.perf_counter()
@@ -229,9 +252,9 @@ class VectorisedCrew:
         seconds = (time.perf_counter() - began) / len(own)
         for guest, trained in zip(guests, results, strict=True):
             try:
-                with Naming(guest.visit.client):
+                with client_errors(guest.visit.client):
                     reply = self._conclude(guest, trained, down, bytes_down, seconds) if trained else None
-                up = receive(self.workplace.algorithm, self.workplace.task, reply) if reply else None
+                up = receive(self.context.algorithm, self.context.task, reply) if reply else None
             except FAILURES as error:
                 desk.refuse(guest.visit.client, error)
                 continue
@@ -239,37 +262,39 @@ class VectorisedCrew:
                 desk.take(reply)
                 tally.add(up)
 
-    def _conclude(self, guest: _Guest, trained: Trained, down: Tree, bytes_down: int, seconds: float) -> Reply:
+    def _conclude(self, guest: Pending, trained: Trained, down: Tree, bytes_down: int, seconds: float) -> Reply:
         up, state = self.algorithm.conclude(guest.job.problem, trained, down, guest.state, guest.job.data)
         upload = self.algorithm.encode(up.sums)
+        if Role.EACH in self.context.algorithm.uplink.values():
+            upload = dense_tree(upload)  # the server will look at every leaf
         return reply_with(guest.visit.client, up, upload, dense_tree(state), bytes_down, seconds)
 
-    def _prepare(self, desk: Desk, client: str, data: ClientData, down: Tree) -> _Guest | None:
+    def _prepare(self, desk: RoundServer, client: str, data: ClientData, down: Tree) -> Pending | None:
         try:
-            with Naming(client):
+            with client_errors(client):
                 visit = desk.visit(client)
-                task = self.workplace.task.view(data, visit.start)
+                task = self.context.task.view(data, visit.start)
                 state = self.algorithm.client_init(task, data) if visit.state is None else visit.state
-                return _Guest(visit, state, Job(self.algorithm.prepare(task, down, state, data), data, visit.seed))
+                return Pending(visit, state, Job(self.algorithm.prepare(task, down, state, data), data, visit.seed))
         except FAILURES as error:
             desk.refuse(client, error)
             return None
 
-    def _train(self, guests: Sequence[_Guest], whole: ClientData | None, desk: Desk) -> list[Trained | None]:
+    def _train(self, guests: Sequence[Pending], whole: ClientData | None, desk: RoundServer) -> list[Trained | None]:
         results: dict[int, Trained] = {}
         for path, places in self._together(guests):
             jobs = [guests[place].job for place in places]
             found = None if path == "serial" else self._try(path, jobs, whole if len(jobs) == len(guests) else None)
             for place in places if found is None else ():
                 try:
-                    with Naming(guests[place].visit.client):
+                    with client_errors(guests[place].visit.client):
                         results[place] = guests[place].job.alone(self.training)
                 except FAILURES as error:
                     desk.refuse(guests[place].visit.client, error)
             results.update(zip(places, found or (), strict=False))
         return [results.get(place) for place in range(len(guests))]
 
-    def _together(self, guests: Sequence[_Guest]) -> Iterator[tuple[str, list[int]]]:
+    def _together(self, guests: Sequence[Pending]) -> Iterator[tuple[str, list[int]]]:
         """Clients that can train in one go, and how."""
         paths = [self._path(guest.job) for guest in guests]
         alike: dict[str, Callable[[Job], object]] = {"sample-space": sample_space.alike, "stacked": stacked.alike}

@@ -8,12 +8,12 @@ from typing import Any, BinaryIO
 
 import torch
 
-from hansa import wire
-from hansa.codec import piece_from_table
 from hansa.contract import Algorithm
-from hansa.engines import frames
-from hansa.engines.visit import Visit, perform
+from hansa.engines import framing as frames
+from hansa.engines.session import Visit, perform
 from hansa.errors import HansaError
+from hansa.io import wire
+from hansa.io.codec import piece_from_table
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
 

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hansa.cache import Array, read_array, write_array, write_whole
 from hansa.errors import HansaError
 from hansa.features.lock import exclusive
+from hansa.io.cache import Array, read_array, write_array, write_whole
 
 CHUNK = 1024  # samples a file
 
 
 @dataclass(frozen=True)
-class Shelf:
+class FeatureCache:
     """The cached features of one data array by one extractor."""
 
     folder: Path

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hansa.cache import digest, digest_files
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
 from hansa.features.images import check_images, resize, to_tensor
+from hansa.io.cache import digest, digest_files
 
 PREPROCESSING = "1: bilinear, (pixel - 127) / 128, padding of the native size"
 

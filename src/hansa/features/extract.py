@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hansa.cache import default_cache, digest, digest_array
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.errors import require
-from hansa.features.cache import CHUNK, Shelf
-from hansa.flops import FlopCount
+from hansa.features.cache import CHUNK, FeatureCache
+from hansa.io.cache import default_cache, digest, digest_array
+from hansa.io.flops import FlopCount
 
 Progress = Callable[[int, int], None]
 
@@ -90,7 +90,9 @@ def extract_features(
     parts = [data.train] if data.test is None else [data.train, data.test]
     work = _Work(extractor, batch_size, sum(map(len, parts)), progress)
     folder = (cache or default_cache()) / "features"
-    shelves = [Shelf(folder / digest(extractor.fingerprint(), digest_array(part.x), str(CHUNK))) for part in parts]
+    shelves = [
+        FeatureCache(folder / digest(extractor.fingerprint(), digest_array(part.x), str(CHUNK))) for part in parts
+    ]
     found = [Samples(_collect(shelf, part.x, work), part.y) for shelf, part in zip(shelves, parts, strict=True)]
     return Extracted(
         data=replace(data, train=found[0], test=found[1] if len(found) > 1 else None),
@@ -102,7 +104,7 @@ def extract_features(
     )
 
 
-def _collect(shelf: Shelf, x: Array, work: _Work) -> Array:
+def _collect(shelf: FeatureCache, x: Array, work: _Work) -> Array:
     """All chunks of one array, in order, in one array."""
     require(len(x) > 0, "There are no samples to extract features from.")
     first = _chunk(shelf, 0, x[:CHUNK], work)
@@ -127,7 +129,7 @@ def _put(found: Array | None, place: Array) -> bool:
     return found is not None
 
 
-def _chunk(shelf: Shelf, number: int, x: Array, work: _Work) -> Array:
+def _chunk(shelf: FeatureCache, number: int, x: Array, work: _Work) -> Array:
     """One chunk from the shelf, or computed and put there."""
     features = shelf.read(number)
     if features is None:
@@ -139,7 +141,7 @@ def _chunk(shelf: Shelf, number: int, x: Array, work: _Work) -> Array:
     return features
 
 
-def _flops(shelf: Shelf, x: Array, work: _Work) -> float:
+def _flops(shelf: FeatureCache, x: Array, work: _Work) -> float:
     """As counted when the shelf was filled; counted again on one batch where that note was lost."""
     flops = shelf.read_flops()
     if flops is None:
@@ -151,7 +153,7 @@ def _flops(shelf: Shelf, x: Array, work: _Work) -> float:
     return flops
 
 
-def _fill(shelf: Shelf, number: int, x: Array, work: _Work) -> Array:
+def _fill(shelf: FeatureCache, number: int, x: Array, work: _Work) -> Array:
     if shelf.read_flops() is not None:
         features = work.compute(x)
     else:

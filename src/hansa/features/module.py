@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hansa.cache import digest
 from hansa.data.dataset import Array, Samples
 from hansa.errors import HansaError, require
+from hansa.io.cache import digest
 from hansa.models.factory import check_path, make
 from hansa.seeds import seed_for
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hansa.cache import digest, digest_files
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
 from hansa.features.images import check_images
 from hansa.features.processor import Processor
+from hansa.io.cache import digest, digest_files
 
 POOLINGS = ("auto", "cls", "mean", "pooler")
 PREPROCESSING = "1"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hansa.errors import require
-from hansa.orchestrate.plan import Chain
+from hansa.orchestrate.chain import Chain
 from hansa.orchestrate.star import shuffled
 from hansa.seeds import generator
 

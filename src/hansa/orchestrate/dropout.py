@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from hansa.errors import require
-from hansa.orchestrate.plan import Chain, Orchestration
+from hansa.io.registry import Piece
+from hansa.orchestrate.chain import Chain, Orchestration
 from hansa.orchestrate.star import Star
-from hansa.pieces import Piece
 from hansa.seeds import seed_for
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from hansa.errors import require
-from hansa.orchestrate.plan import Chain
+from hansa.orchestrate.chain import Chain
 from hansa.seeds import generator
 
 

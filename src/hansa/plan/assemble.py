@@ -10,14 +10,15 @@ from hansa.data.dataset import Array, Dataset
 from hansa.data.federation import Federation, build_federation
 from hansa.errors import HansaError, require
 from hansa.features.extract import Extracted, extract_features
-from hansa.plan.origin import origin_of
+from hansa.plan.continuation import origin_of
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
+from hansa.running.phase_run import Experiment, Phase
 from hansa.seeds import numpy_generator
-from hansa.stage import Experiment, Phase
 from hansa.task import Task
 
 Progress = Callable[[int, int], None]
+Data = Dataset | Federation | None  # what may stand in for a plan's own source, or for all of its data section
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,7 @@ class Assembled:
     features: dict[str, Any] | None = None
 
 
-def assemble(plan: Plan, data: Dataset | Federation | None = None, progress: Progress | None = None) -> Assembled:
+def assemble(plan: Plan, data: Data = None, progress: Progress | None = None) -> Assembled:
     """Everything ready to play.  `data` stands in for the plan's own source, or for all of its data section."""
     extraction = Extraction(plan, progress)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)

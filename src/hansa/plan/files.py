@@ -10,13 +10,13 @@ from typing import Any
 
 import tomli_w
 
-from hansa.codec import from_table, json_schema, to_table
 from hansa.errors import HansaError, Problems, did_you_mean
+from hansa.io.codec import from_table, json_schema, to_table
 from hansa.plan.rates import with_default_rates
 from hansa.plan.schema import FORMAT, Plan
 from hansa.plan.shorthand import expand
 
-SHIPPED = resources.files("hansa") / "plans"
+SHIPPED = resources.files("hansa.plan") / "shipped"
 
 
 def shipped() -> dict[str, str]:

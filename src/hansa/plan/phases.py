@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hansa.pieces import name_of
+from hansa.io.registry import name_of
 from hansa.plan.schema import PhasePlan, Plan
-from hansa.stage import Phase
+from hansa.running.phase_run import Phase
 
 
 def phases_of(plan: Plan) -> tuple[Phase, ...]:

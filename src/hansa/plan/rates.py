@@ -9,8 +9,8 @@ from typing import Any
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_select import Fed3RSelect
 from hansa.contract import Algorithm
-from hansa.local.sgd import LocalSGD
 from hansa.plan.schema import PhasePlan, Plan
+from hansa.training.local import LocalTraining
 
 AFTER_FED3R = 0.1
 AFTER_OLL = 0.1
@@ -38,10 +38,10 @@ def factors(phases: Sequence[PhasePlan]) -> list[float]:
 
 def _scaled(algorithm: Algorithm, table: Mapping[str, Any], factor: float) -> Algorithm:
     """The algorithm, and algorithms it wraps, with every rate scaled that the table does not give."""
-    changes: dict[str, LocalSGD | Algorithm] = {}
+    changes: dict[str, LocalTraining | Algorithm] = {}
     for field in dataclasses.fields(algorithm):  # type: ignore[arg-type]
         value, given = getattr(algorithm, field.name), _entry(table, field.name)
-        if isinstance(value, LocalSGD) and "lr" not in given:
+        if isinstance(value, LocalTraining) and "lr" not in given:
             changes[field.name] = dataclasses.replace(value, lr=_round(value.lr * factor))
         elif isinstance(value, Algorithm):
             changes[field.name] = _scaled(value, given, factor)

@@ -11,16 +11,16 @@ from hansa.data.dataset import Partition, Source
 from hansa.data.shifts import Shift
 from hansa.data.split import TestSplit
 from hansa.engines.auto import Auto
-from hansa.engines.visit import Engine
+from hansa.engines.session import Engine
 from hansa.errors import require
 from hansa.features.extract import Extractor
+from hansa.io.registry import Piece
 from hansa.models.dense import Linear
-from hansa.orchestrate.plan import Orchestration
+from hansa.orchestrate.chain import Orchestration
 from hansa.orchestrate.star import Star, Sweep
-from hansa.pieces import Piece
-from hansa.stage import Phase
+from hansa.results.tracking import Tracking
+from hansa.running.phase_run import Phase
 from hansa.task import Model
-from hansa.tracking import Tracking
 
 FORMAT = 1  # of plan files; a file of a newer format is refused
 

@@ -1,0 +1,257 @@
+"""A model as a client deploys it: taken from a run or from a file of its own, and used to predict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import safetensors
+import torch
+from safetensors.torch import save as pack
+from torch import Tensor
+
+from hansa.contract import Algorithm
+from hansa.data.arrays import inputs
+from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.sources.encoding import Encoding
+from hansa.data.sources.files import existing
+from hansa.data.sources.table import TableSource
+from hansa.deploy.forget import last_stage
+from hansa.errors import HansaError, did_you_mean, require
+from hansa.features.extract import Extractor, extract_features
+from hansa.io.codec import from_table, to_table
+from hansa.io.registry import Piece
+from hansa.io.store import DiskStore, checkpoint_of
+from hansa.plan.assemble import Data, assemble
+from hansa.plan.files import read_plan
+from hansa.plan.schema import Plan
+from hansa.results.reader import Run
+from hansa.results.writer import RunFolder, write_whole
+from hansa.running.metrics import BLOCK
+from hansa.running.phase_run import PhaseRun, restore
+from hansa.task import Model, Task
+from hansa.tree import Tree
+
+FORMAT = 1  # of model files; a file of a newer format is refused
+FEW = 20  # clients that an error may list
+KEY = "hansa"  # of the metadata that makes a safetensors file a model file
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """All that a model file says beside its weights: whatever it takes to use them where nothing else is."""
+
+    model: Annotated[Model, Piece("model")]
+    algorithm: Annotated[Algorithm, Piece("algorithm")]
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    temperature: float = 1.0
+    integers: bool = False
+    labels: tuple[int, ...] | None = None  # under OLL the classes it can say
+    features: Annotated[Extractor | None, Piece("extractor")] = None  # what turns raw samples into its inputs
+    size: int | None = None  # pixels square that images are resized to
+    table: Annotated[TableSource | None, Piece("source")] = None  # how the training table was read …
+    encoding: Encoding | None = None  # … and turned into numbers
+    client: str | None = None  # whose model it is; None is everyone's
+    run: str = ""
+    phase: str = ""
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        good = all(0 <= label < len(self.class_names) for label in self.labels or ())
+        require(
+            good, f"The 'labels' of a model must be class numbers below {len(self.class_names)}. Got {self.labels}."
+        )
+
+    def task(self) -> Task:
+        """What the algorithm needs to know to read the weights."""
+        mask = None
+        if self.labels is not None:
+            mask = torch.zeros(len(self.class_names), dtype=torch.bool)
+            mask[list(self.labels)] = True
+        return Task(
+            self.model,
+            self.input_shape,
+            len(self.class_names),
+            temperature=self.temperature,
+            integers=self.integers,
+            labels=mask,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class DeployedModel:
+    """A trained model that needs neither its run nor its data to predict."""
+
+    passport: ModelCard
+    weights: Tree
+    encode: Callable[[], Encoding] | None = field(default=None, repr=False)  # how tables are read, asked when needed
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes, in the order of the columns of `probabilities`."""
+        return self.passport.class_names
+
+    def predict(self, x: Any) -> Array:
+        """The name of the most probable class of every sample."""
+        names: Array = np.asarray(self.class_names)
+        chosen: Array = names[self.logits(x).argmax(1).numpy()]
+        return chosen
+
+    def probabilities(self, x: Any) -> Array:
+        """Samples × classes: the softmax of the logits, 0 for a class that the model cannot say."""
+        found: Array = self.logits(x).softmax(1).numpy()
+        return found
+
+    @torch.no_grad()
+    def logits(self, x: Any) -> Tensor:
+        """What the model says of some samples: tensors it reads directly, or arrays as a data source delivers them."""
+        task, x = self.passport.task(), self.inputs(x)
+        try:
+            return torch.cat([self.passport.algorithm.logits(task, self.weights, block) for block in x.split(BLOCK)])
+        except IndexError as error:  # an embedding's
+            raise HansaError("The samples hold a token number that the model does not know.") from error
+
+    def inputs(self, x: Any) -> Tensor:
+        """Samples as the network reads them: raw ones go through the feature extractor, images become tensors."""
+        found = x if isinstance(x, Tensor) else self._tensor(np.asarray(x))
+        shape, wanted = tuple(found.shape[1:]), self.passport.input_shape
+        read = f"The model reads samples of shape {_times(wanted)}"
+        require(found.ndim > 1 and len(found) > 0 and shape == wanted, f"{read}. Got {_times(tuple(found.shape))}.")
+        return found
+
+    def _tensor(self, x: Array) -> Tensor:
+        extractor, integers = self.passport.features, self.passport.integers
+        if x.shape[1:] == self.passport.input_shape and x.dtype.kind in ("iu" if integers else "f"):
+            good = bool(np.isfinite(x).all())
+            require(good, "The samples hold a NaN or Inf; fill or drop missing values first.")
+            return torch.from_numpy(x.astype(np.int64 if integers else np.float32))
+        if extractor is not None:
+            return torch.from_numpy(self._features(x, extractor))
+        require(x.dtype.kind != "U", "The model reads numbers, and the samples are text.")
+        raw = inputs(x, "The samples", tokens=integers)
+        return Samples(raw, np.zeros(len(raw), np.int64)).take(np.arange(len(raw))).x
+
+    def _features(self, x: Array, extractor: Extractor) -> Array:
+        try:
+            raw = inputs(x, "The samples")
+            found = extract_features(Dataset(Samples(raw, np.zeros(len(raw), np.int64)), self.class_names), extractor)
+        except HansaError as error:
+            width = _times(self.passport.input_shape)
+            raise HansaError(f"The samples are neither features, {width} numbers each, nor raw: {error}") from error
+        return found.data.train.x
+
+    def encoding(self) -> Encoding | None:
+        """How columns of a table become inputs; None where the model was not trained on a table."""
+        return self.encode() if self.encode is not None else self.passport.encoding
+
+    def save(self, path: str | Path) -> Path:
+        """Write one file with everything needed to predict elsewhere: weights, and metadata as JSON.  Never pickle."""
+        path = Path(path)
+        require(path.suffix == ".safetensors", f"A model file must be named '….safetensors'. Got '{path}'.")
+        told = replace(self.passport, encoding=self.encoding())
+        weights = {key: leaf.clone(memory_format=torch.contiguous_format) for key, leaf in self.weights.items()}
+        write_whole(path, pack(weights, metadata={KEY: json.dumps(to_table(told))}))
+        return path
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
+def load_model(source: str | Path | Run, client: str | None = None, *, data: Data = None) -> DeployedModel:
+    """The model that a client deploys after a run's last phase, or without a client the global one.
+
+    `source` is a run folder, or a file that `hansa save` wrote, which needs neither the run nor its data.  Where the
+    run was given its data as objects, `data` must be the same here.
+    """
+    path = source.path if isinstance(source, Run) else existing(str(source), "run folder or model file")
+    if path.is_dir():
+        return _from_run(Run.open(path), client, data)
+    found = _from_file(path)
+    held = found.passport.client
+    whose = "the global model" if held is None else f"the model of client '{held}'"
+    require(client in (None, held), f"The file '{path}' holds {whose}, not that of client '{client}'.")
+    return found
+
+
+def _from_file(path: Path) -> DeployedModel:
+    try:
+        with safetensors.safe_open(path, framework="pt") as stored:
+            told = (stored.metadata() or {}).get(KEY)
+            weights = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118, it is no mapping
+        table = json.loads(told or "null")
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise HansaError(f"The file '{path}' cannot be read as a model: it is cut off, damaged or foreign.") from error
+    if not isinstance(table, dict):
+        raise HansaError(f"The file '{path}' holds weights alone; 'hansa save' writes files that can predict.")
+    version = table.get("format", FORMAT)
+    newer = isinstance(version, int) and version > FORMAT
+    require(not newer, f"The model file '{path}' has format {version}, newer than {FORMAT}: please update hansa.")
+    passport: ModelCard = from_table(ModelCard, table, str(path))
+    wanted = {key: leaf.shape for key, leaf in passport.task().params().items()}
+    fits = wanted == {key: leaf.shape for key, leaf in weights.items()}
+    require(fits, f"The weights in '{path}' are not those of the model it names: it was changed; save it again.")
+    return DeployedModel(passport, weights)
+
+
+def _from_run(run: Run, client: str | None, data: Data) -> DeployedModel:
+    going_on = f"The run in '{run.path}' is not finished: continue it with 'hansa resume {run.path}' first."
+    require(run.status == "finished", going_on)
+    plan = read_plan(run.path / "plan.toml")
+    if client is None:
+        with _store(run) as store:
+            return _deployed(run, plan, last_stage(run, store))
+    _check_client(run, client)
+    experiment = assemble(plan, data).experiment
+    RunFolder(run.path).write_data(experiment)  # refuses data that has changed
+    with _store(run) as store:
+        return _deployed(run, plan, restore(experiment, store, len(experiment.phases) - 1), client)
+
+
+@contextmanager
+def _store(run: Run) -> Iterator[DiskStore]:
+    store = DiskStore(checkpoint_of(run.path), read_only=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _check_client(run: Run, client: str) -> None:
+    names = run.data["clients"]
+    hint = did_you_mean(client, names)
+    hint = hint if "?" in hint or len(names) <= FEW else f" It has {len(names)}, from '{names[0]}' to '{names[-1]}'."
+    require(client in names, f"The run in '{run.path}' has no client '{client}'.{hint}")
+
+
+def _deployed(run: Run, plan: Plan, stage: PhaseRun, client: str | None = None) -> DeployedModel:
+    if client is None:
+        says = f"After its last phase, '{stage.phase.name}', every client of '{run.path}' has a model of its own"
+        require(not stage.algorithm.personal, f"{says}: name one with --client, such as {run.data['clients'][0]}.")
+        task, weights = stage.task, stage.algorithm.model(stage.task, stage.server, {})
+    else:
+        task, weights = stage.view(client, stage.federation.clients[client].train), stage.deployed(client)
+    source = plan.data.source
+    table = source if isinstance(source, TableSource) else None
+    passport = ModelCard(
+        model=task.model,
+        algorithm=stage.algorithm,
+        input_shape=task.input_shape,
+        class_names=tuple(run.data["class_names"]),
+        temperature=task.temperature,
+        integers=task.integers,
+        labels=None if task.labels is None else tuple(task.labels.nonzero().flatten().tolist()),
+        features=plan.data.features,
+        size=getattr(source, "size", None),  # of sources that read images
+        table=None if table is None else replace(table, path=""),
+        client=client,
+        run=run.name,
+        phase=stage.phase.name,
+    )
+    return DeployedModel(passport, weights, None if table is None else table.encoding)

@@ -1,0 +1,176 @@
+"""Predicting for files: read samples as the training data was read, and say what a model makes of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from hansa.data.dataset import Array
+from hansa.data.labels import plain
+from hansa.data.pictures import pixels
+from hansa.data.sources.files import existing
+from hansa.data.sources.images import ENDINGS
+from hansa.data.sources.npz import Archive
+from hansa.deploy.model import DeployedModel
+from hansa.errors import HansaError, require
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedSamples:
+    """What a file holds: a name for every sample, inputs, and perhaps labels."""
+
+    x: Array
+    labels: Array | None = None
+    names: Sequence[str] | None = None  # else samples are numbered
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one sample."""
+
+    row: str
+    name: str  # of the class
+    probability: float
+    label: str | None = None
+
+    def told(self) -> dict[str, Any]:
+        """As columns of a table."""
+        row = {"row": self.row, "class": self.name, "probability": self.probability}
+        return row if self.label is None else {**row, "label": self.label}
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Of every sample of a file, and how many were right where the file has labels."""
+
+    rows: tuple[Prediction, ...]
+    accuracy: float | None = None
+
+    def csv(self) -> str:
+        """As a CSV table."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.rows[0].told()), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row.told() for row in self.rows)
+        return text.getvalue()
+
+
+def predict_file(model: DeployedModel, path: str | Path) -> Predictions:
+    """What a model says of the samples in a file of arrays, a table, an image, or a folder of images."""
+    file = existing(str(path), "file")
+    held = read_samples(model, file)
+    chances = model.probabilities(held.x)
+    chosen = chances.argmax(1)
+    truth = None if held.labels is None else _numbers(held.labels, model.class_names, file)
+    count = len(chosen)
+    require(truth is None or len(truth) == count, f"'{file}' has {count} samples and another number of labels.")
+    names = held.names or [str(row) for row in range(count)]
+    rows = tuple(
+        Prediction(
+            names[row],
+            model.class_names[chosen[row]],
+            float(chances[row, chosen[row]]),
+            None if truth is None else model.class_names[truth[row]],
+        )
+        for row in range(count)
+    )
+    return Predictions(rows, None if truth is None else float((chosen == truth).mean()))
+
+
+def read_samples(model: DeployedModel, file: Path) -> LoadedSamples:
+    """The samples of a file, told by its ending."""
+    readers: Mapping[str, Callable[[DeployedModel, Path], LoadedSamples]] = {
+        ".npz": _archive,
+        ".npy": _array,
+        ".safetensors": _tensors,
+        ".csv": _table,
+        ".parquet": _table,
+        **dict.fromkeys(ENDINGS, _images),
+    }
+    if file.is_dir():
+        return _images(model, file)
+    if file.suffix.lower() not in readers:
+        known = ".npz, .npy, .safetensors, .csv, .parquet, an image, or a folder of images"
+        raise HansaError(f"Samples cannot be read from '{file}'; give {known}.")
+    return readers[file.suffix.lower()](model, file)
+
+
+def _archive(_: DeployedModel, file: Path) -> LoadedSamples:
+    archive = Archive(str(file))
+    return LoadedSamples(archive.need("x"), archive.first("y"))
+
+
+def _array(_: DeployedModel, file: Path) -> LoadedSamples:
+    try:
+        found = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise HansaError(
+            f"'{file}' is not a readable .npy array of numbers or text; write it with numpy.save."
+        ) from error
+    return LoadedSamples(np.asarray(found))
+
+
+def _tensors(_: DeployedModel, file: Path) -> LoadedSamples:
+    try:
+        found = safetensors.numpy.load_file(file)
+    except (safetensors.SafetensorError, OSError, KeyError) as error:
+        raise HansaError(f"'{file}' is not a readable .safetensors file of plain numbers.") from error
+    x = found.get("x", next(iter(found.values())) if len(found) == 1 else None)
+    if x is None:
+        raise HansaError(
+            f"'{file}' must hold the samples in a tensor 'x'. Got: {', '.join(sorted(found)) or 'nothing'}."
+        )
+    return LoadedSamples(x, found.get("y"))
+
+
+def _table(model: DeployedModel, file: Path) -> LoadedSamples:
+    source, encoding = model.passport.table, model.encoding()
+    if source is None or encoding is None:
+        raise HansaError(f"The model was not trained on a table, so it cannot read '{file}'; give arrays or images.")
+    ending = f"The model was trained on {source.ending} tables, so it cannot read '{file}'; convert it."
+    require(file.suffix.lower() == source.ending, ending)
+    return LoadedSamples(*source.samples_of(file, encoding))
+
+
+def _images(model: DeployedModel, file: Path) -> LoadedSamples:
+    """One image, or all below a folder; folders named after classes are labels."""
+    passport, root = model.passport, file if file.is_dir() else file.parent
+    files = [file] if file.is_file() else sorted(one for one in file.rglob("*") if one.suffix.lower() in ENDINGS)
+    require(len(files) > 0, f"The folder '{file}' has no images.")
+    grey = passport.features is None and len(passport.input_shape) == 3 and passport.input_shape[0] == 1
+    found = [_pixels(one, passport.size, grey) for one in files]
+    odd = next((place for place, one in enumerate(found) if one.shape != found[0].shape), None)
+    if odd is not None:
+        raise HansaError(f"'{files[0]}' and '{files[odd]}' are images of different sizes; bring all to one size.")
+    folders = [one.parent.name for one in files]
+    named = file.is_dir() and set(folders) <= set(model.class_names)
+    names = [one.relative_to(root).as_posix() for one in files]
+    return LoadedSamples(np.stack(found), np.asarray(folders) if named else None, names)
+
+
+def _pixels(file: Path, size: int | None, grey: bool) -> Array:
+    from PIL import Image
+
+    colours = pixels(file, size, f"The image '{file}'")
+    return np.asarray(Image.fromarray(colours).convert("L")) if grey else colours
+
+
+def _numbers(labels: Array, class_names: Sequence[str], file: Path) -> Array:
+    """Labels as class numbers: by name, or where none of a file's numbers is a name, by place."""
+    found = plain(labels, f"The labels of '{file}'")
+    place = {name: number for number, name in enumerate(class_names)}
+    texts = [str(label) for label in found]
+    if found.dtype.kind != "U" and not place.keys() & set(texts):
+        place = {str(number): number for number in range(len(class_names))}
+    odd = next((row for row, text in enumerate(texts) if text not in place), None)
+    if odd is not None:
+        raise HansaError(f"'{file}' has the label '{texts[odd]}' for sample {odd}, which is no class of the model.")
+    return np.asarray([place[text] for text in texts])

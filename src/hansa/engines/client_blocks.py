@@ -1,0 +1,88 @@
+"""The samples of many clients at once, fetched in one go where they share arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hansa.data.clients import IndexedClients
+from hansa.data.dataset import Array
+from hansa.data.federation import Client
+from hansa.orchestrate.chain import Chain
+from hansa.task import ClientData
+
+BLOCK_BYTES = 64 * 2**20  # of samples held at once; larger blocks are not faster
+RESIDENT_BYTES = 2**33  # of all samples, which stay on a device where they fit
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ClientBlocks:
+    """Fetches clients' training samples block by block, so memory does not grow with the clients of a round."""
+
+    clients: Mapping[str, Client]
+    sample_bytes: int
+    most: int  # clients of a block
+    resident: ClientData | None = None  # all samples, on the device that trains
+
+    def blocks(self, chains: Sequence[Chain]) -> Iterator[list[Chain]]:
+        """Chains of one client in blocks of bounded size; longer chains by themselves."""
+        block: list[Chain] = []
+        held = 0
+        for chain in chains:
+            size = self._size(chain[0]) * self.sample_bytes
+            if block and (len(chain) > 1 or len(block) == self.most or held + size > BLOCK_BYTES):
+                yield block
+                block, held = [], 0
+            if len(chain) > 1:
+                yield [chain]
+            else:
+                block.append(chain)
+                held += size
+        if block:
+            yield block
+
+    def _size(self, name: str) -> int:
+        if isinstance(self.clients, IndexedClients):
+            return len(self.clients.index[name])
+        return self.clients[name].size
+
+    def together(self, names: Sequence[str]) -> ClientData | None:
+        """All samples of some clients in one piece, on the device that trains; None where shapes may differ."""
+        if not isinstance(self.clients, IndexedClients):
+            return None
+        index = self._rows(self.clients, names)
+        if self.resident is None:
+            return self.clients.samples.take(index)
+        rows = torch.from_numpy(index).to(self.resident.y.device)
+        return ClientData(self.resident.x.index_select(0, rows), self.resident.y.index_select(0, rows))
+
+    def parts(self, names: Sequence[str], whole: ClientData) -> list[ClientData]:
+        """What is each client's own in the piece that holds their samples."""
+        sizes = [self._size(name) for name in names]
+        both = zip(whole.x.split_with_sizes(sizes), whole.y.split_with_sizes(sizes), strict=True)
+        return [ClientData(x, y) for x, y in both]
+
+    def apart(self, names: Sequence[str]) -> list[ClientData]:
+        """Each client's own samples in this machine's memory, where algorithms may look at them."""
+        if not isinstance(self.clients, IndexedClients):
+            return [self.clients[name].train for name in names]
+        return self.parts(names, self.clients.samples.take(self._rows(self.clients, names)))
+
+    @staticmethod
+    def _rows(clients: IndexedClients, names: Sequence[str]) -> Array:
+        rows: Array = np.concatenate([clients.index[name] for name in names])
+        return rows
+
+
+def resident(clients: Mapping[str, Client], sample_bytes: int, device: torch.device) -> ClientData | None:
+    """All samples on a device that is not this machine's memory, where clients share them and they fit."""
+    if device.type == "cpu" or not isinstance(clients, IndexedClients):
+        return None
+    count = len(clients.samples)
+    if count * sample_bytes > RESIDENT_BYTES:
+        return None
+    every = clients.samples.take(np.arange(count))
+    return ClientData(every.x.to(device), every.y.to(device))

@@ -1,0 +1,67 @@
+"""Frames between two processes: a JSON head and some messages, each with its length.  Nothing here can run code."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from hansa.io.wire import ALIGNED, Buffer
+
+Frame = tuple[dict[str, Any], list[memoryview]]
+
+
+def widen(*pipes: BinaryIO) -> None:
+    """Let more of a message wait in a pipe, where the system allows: fewer turns between writer and reader."""
+    try:
+        import fcntl
+
+        for pipe in pipes:
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 2**20)
+    except (ImportError, AttributeError, OSError):
+        return
+
+
+def write(stream: BinaryIO, head: dict[str, Any], messages: Sequence[Sequence[Buffer]]) -> None:
+    """Send a frame; each message may come in several pieces."""
+    text, sizes = json.dumps(head).encode(), [sum(map(len, message)) for message in messages]
+    stream.write(struct.pack(f"<{2 + len(sizes)}Q", len(sizes), len(text), *sizes) + text)
+    for message in messages:
+        for piece in message:
+            stream.write(piece)
+    stream.flush()
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) != size:
+        raise EOFError(f"The other side closed the connection after {len(data)} of {size} bytes.")
+    return data
+
+
+def _message(stream: BinaryIO, size: int) -> memoryview:
+    """A message, read to where it will stay, so that its first leaf begins where torch would put it."""
+    start = _exactly(stream, min(size, 8))
+    before = 8 + int.from_bytes(start, "little")  # the length of the header, and the header
+    room = np.empty(size + ALIGNED, np.uint8)
+    shift = -(room.ctypes.data + before) % ALIGNED
+    message = room.data[shift : shift + size]
+    message[: len(start)] = start
+    done = len(start)
+    while done < size:
+        more = stream.readinto(message[done:])  # type: ignore[attr-defined]
+        if not more:
+            raise EOFError(f"The other side closed the connection after {done} of {size} bytes.")
+        done += more
+    return message
+
+
+def read(stream: BinaryIO) -> Frame:
+    """Receive a frame; EOFError when the other side is gone."""
+    count, length = struct.unpack("<2Q", _exactly(stream, 16))
+    sizes = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
+    head = json.loads(_exactly(stream, length))
+    return head, [_message(stream, size) for size in sizes]

@@ -1,0 +1,230 @@
+"""Leaves that are not there yet: linear combinations of tensors and of what training moved them by.
+
+When many clients train together, nobody needs each client's own leaf as long as only sums of them are asked for.  A
+`LazySum` stands in for such a leaf: algorithms add, subtract and scale it as they would a tensor, which only notes
+coefficients; a sum over a cohort then costs one product.  Anything else that is asked of a blend makes the tensor, so
+an algorithm that does look at a client's leaf gets what it would have got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from hansa.tree import Tree
+
+Terms = dict[int, tuple[float, Any]]  # by the identity of a tensor or a move: its coefficient and itself
+
+
+class Deltas(Protocol):
+    """The displacements of one leaf by many clients' training."""
+
+    def one(self, place: int) -> Tensor:
+        """One client's."""
+        ...
+
+    def combine(self, coefficients: Mapping[int, float]) -> Tensor:
+        """A linear combination, without making each."""
+        ...
+
+
+class Delta:
+    """One client's displacement of one leaf."""
+
+    __slots__ = ("moves", "place")
+
+    def __init__(self, moves: Deltas, place: int):
+        self.moves, self.place = moves, place
+
+
+class LazySum:
+    """`Σ coefficient · tensor + Σ coefficient · move`, not yet added up.  Takes the place of a tensor in a tree."""
+
+    __slots__ = ("dtype", "shape", "terms")
+
+    def __init__(self, shape: torch.Size, dtype: torch.dtype, terms: Terms):
+        self.shape, self.dtype, self.terms = shape, dtype, terms
+
+    @classmethod
+    def moved(cls, start: Tensor, terms: Iterable[tuple[float, Tensor | Delta]]) -> Tensor:
+        """A leaf after training: where it started, and what moved it."""
+        every: Terms = {id(start): (1.0, start)}
+        for coefficient, term in terms:
+            _accumulate(every, coefficient, term)
+        return cast(Tensor, cls(start.shape, start.dtype, every))
+
+    def tensor(self) -> Tensor:
+        """The leaf itself."""
+        return _add_up(self.terms, self.shape, self.dtype)
+
+    def scaled(self, factor: float) -> LazySum:
+        """`factor · self`."""
+        return LazySum(self.shape, self.dtype, {key: (factor * c, term) for key, (c, term) in self.terms.items()})
+
+    def plus(self, other: LazySum | Tensor, factor: float) -> LazySum:
+        """`self + factor · other`."""
+        terms = dict(self.terms)
+        if isinstance(other, LazySum):
+            for coefficient, term in other.terms.values():
+                _accumulate(terms, factor * coefficient, term)
+        else:
+            _accumulate(terms, factor, other)
+        return LazySum(self.shape, self.dtype, terms)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """What torch does with a blend among its arguments: write it down if linear, else use the tensor."""
+        if function is torch.zeros_like and not kwargs:
+            return torch.zeros(args[0].shape, dtype=args[0].dtype)
+        rule = _RULES.get(function.__name__) if not kwargs and len(args) == 2 else None
+        found = rule(*args) if rule else None
+        return function(*dense_all(args), **dense_all(dict(kwargs or {}))) if found is None else found
+
+    def __add__(self, other: Any) -> Any:
+        found = _add(self, other)
+        return torch.add(self.tensor(), dense(other)) if found is None else found
+
+    def __sub__(self, other: Any) -> Any:
+        found = _subtract(self, other)
+        return torch.sub(self.tensor(), dense(other)) if found is None else found
+
+    def __mul__(self, other: Any) -> Any:
+        found = _multiply(self, other)
+        return torch.mul(self.tensor(), dense(other)) if found is None else found
+
+    def __truediv__(self, other: Any) -> Any:
+        found = _divide(self, other)
+        return torch.div(self.tensor(), dense(other)) if found is None else found
+
+    def __neg__(self) -> Any:
+        return self.scaled(-1.0)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self.scaled(-1.0) + other
+
+    def __matmul__(self, other: Any) -> Any:
+        return self.tensor() @ other
+
+    def __pow__(self, other: Any) -> Any:
+        return self.tensor() ** other
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.tensor()[place]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def detach(self) -> LazySum:
+        """Itself: no gradient flows through training."""
+        return self
+
+    def clone(self) -> LazySum:
+        """Itself: a blend is never written to."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.tensor(), name)
+
+
+def dense(leaf: Tensor) -> Tensor:
+    """The tensor of a leaf that may be a blend."""
+    return leaf.tensor() if isinstance(leaf, LazySum) else leaf
+
+
+def dense_tree(tree: Tree) -> Tree:
+    """A tree of tensors only."""
+    return {key: dense(leaf) for key, leaf in tree.items()}
+
+
+def dense_all(value: Any) -> Any:
+    """Arguments of a function with every blend made a tensor."""
+    if isinstance(value, LazySum):
+        return value.tensor()
+    if isinstance(value, (tuple, list)):
+        return type(value)(dense_all(one) for one in value)
+    return {key: dense_all(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def total(leaves: Iterable[LazySum], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """The sum of many blends: one product for each set of moves."""
+    terms: Terms = {}
+    for leaf in leaves:
+        for coefficient, term in leaf.terms.values():
+            _accumulate(terms, coefficient, term)
+    return _add_up(terms, shape, dtype)
+
+
+def _accumulate(terms: Terms, coefficient: float, term: Tensor | Delta) -> None:
+    key = id(term)
+    known = terms.get(key)
+    value = coefficient if known is None else known[0] + coefficient
+    if value:
+        terms[key] = (value, term)
+    elif known is not None:
+        del terms[key]
+
+
+def _add_up(terms: Terms, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    together: dict[int, tuple[Deltas, dict[int, float]]] = {}
+    result: Tensor | None = None
+    for coefficient, term in terms.values():
+        if isinstance(term, Delta):
+            together.setdefault(id(term.moves), (term.moves, {}))[1][term.place] = coefficient
+        else:
+            result = coefficient * term if result is None else result.add_(term, alpha=coefficient)
+    for moves, coefficients in together.values():
+        part = _moved(moves, coefficients)
+        result = part if result is None else result.add_(part.to(result.device))
+    return torch.zeros(shape, dtype=dtype) if result is None else result
+
+
+def _moved(moves: Deltas, coefficients: dict[int, float]) -> Tensor:
+    if len(coefficients) == 1:
+        ((place, coefficient),) = coefficients.items()
+        return moves.one(place) * coefficient
+    return moves.combine(coefficients)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, (int, float)):
+        return float(value)
+    return float(value) if isinstance(value, Tensor) and value.ndim == 0 else None
+
+
+def _fits(left: Any, right: Any) -> bool:
+    leaves = isinstance(left, (LazySum, Tensor)) and isinstance(right, (LazySum, Tensor))
+    return leaves and left.shape == right.shape and left.dtype == right.dtype
+
+
+def _blend(leaf: Tensor | LazySum) -> LazySum:
+    return leaf if isinstance(leaf, LazySum) else LazySum(leaf.shape, leaf.dtype, {id(leaf): (1.0, leaf)})
+
+
+def _add(left: Any, right: Any) -> LazySum | None:
+    return _blend(left).plus(right, 1.0) if _fits(left, right) else None
+
+
+def _subtract(left: Any, right: Any) -> LazySum | None:
+    return _blend(left).plus(right, -1.0) if _fits(left, right) else None
+
+
+def _multiply(left: Any, right: Any) -> LazySum | None:
+    blend, factor = (left, _number(right)) if isinstance(left, LazySum) else (right, _number(left))
+    return None if factor is None else blend.scaled(factor)
+
+
+def _divide(left: Any, right: Any) -> LazySum | None:
+    factor = _number(right)
+    return left.scaled(1.0 / factor) if isinstance(left, LazySum) and factor else None
+
+
+_RULES = {"add": _add, "sub": _subtract, "mul": _multiply, "div": _divide, "true_divide": _divide}

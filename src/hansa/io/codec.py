@@ -1,0 +1,222 @@
+"""Pieces as tables and back: what a plan file, a message to another process and a JSON schema have in common.
+
+The fields of a dataclass are its settings, so reading needs no second description.  Everything wrong with a table is
+collected and told at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from hansa.errors import HansaError, Problems, did_you_mean
+from hansa.io.registry import CATALOGUE, Piece, find, name_of
+
+Table = dict[str, Any]
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def from_table(cls: type[Any], table: object, where: str = "") -> Any:
+    """A dataclass from a table, or all that is wrong with it."""
+    problems: list[str] = []
+    value = _read_dataclass(cls, table, where, problems)
+    if problems:
+        raise Problems(problems)
+    return value
+
+
+def piece_from_table(kind: str, table: object, where: str = "") -> Any:
+    """A piece from its table or bare name."""
+    problems: list[str] = []
+    value = _read_piece(kind, table, where or kind, problems)
+    if problems:
+        raise Problems(problems)
+    return value
+
+
+def _read_dataclass(cls: type[Any], table: object, where: str, problems: list[str]) -> Any:
+    if not isinstance(table, Mapping):
+        problems.append(f"'{where}' must be a table of settings. Got {table!r}.")
+        return None
+    before, hints = len(problems), field_types(cls)
+    values = {}
+    for key, raw in table.items():
+        path = f"{where}.{key}" if where else key
+        if key in hints:
+            values[key] = _read(hints[key], _named(cls, key, hints[key], raw), path, problems)
+        else:
+            problems.append(f"There is no setting '{path}'.{did_you_mean(key, hints)}")
+    for field in dataclasses.fields(cls):
+        if field.init and field.name not in table and _required(field):
+            problems.append(f"The setting '{where}.{field.name}' is missing.".replace("'.", "'"))
+    return _construct(cls, values, where, problems) if len(problems) == before else None
+
+
+def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
+    """A table of settings without a name belongs to the piece that is there by default."""
+    kind, default = piece_kind(hint), getattr(cls, key, None)
+    if kind is None or not isinstance(raw, Mapping) or "name" in raw or not dataclasses.is_dataclass(default):
+        return raw
+    return {"name": name_of(kind, default), **raw}
+
+
+def _construct(cls: type[Any], values: Table, where: str, problems: list[str]) -> Any:
+    try:
+        return cls(**values)
+    except HansaError as error:
+        problems.append(f"In '{where}': {error}" if where else str(error))
+        return None
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _read(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
+    kind, hint = piece_kind(hint), _present(hint)
+    if kind is not None and _is_tuple(hint):
+        many = raw if isinstance(raw, list) else [raw]
+        return tuple(_read_piece(kind, one, f"{where}.{i}", problems) for i, one in enumerate(many))
+    if kind is not None:
+        return _read_piece(kind, raw, where, problems)
+    if dataclasses.is_dataclass(hint):
+        return _read_dataclass(typing.cast(type[Any], hint), raw, where, problems)
+    if _is_tuple(hint) and dataclasses.is_dataclass(element := typing.get_args(hint)[0]):
+        return _read_many(typing.cast(type[Any], element), raw, where, problems)
+    return _read_plain(hint, raw, where, problems)
+
+
+def _read_many(cls: type[Any], raw: object, where: str, problems: list[str]) -> Any:
+    if not isinstance(raw, list):
+        problems.append(f"'{where}' must be a list of tables. Got {raw!r}.")
+        return None
+    return tuple(_read_dataclass(cls, one, f"{where}.{i}", problems) for i, one in enumerate(raw))
+
+
+def _read_piece(kind: str, raw: object, where: str, problems: list[str]) -> Any:
+    table = {"name": raw} if isinstance(raw, str) else raw
+    if not (isinstance(table, Mapping) and isinstance(table.get("name"), str)):
+        problems.append(f"'{where}' must be a name or a table with a 'name'. Known: {', '.join(CATALOGUE[kind])}.")
+        return None
+    try:
+        cls = find(kind, table["name"])
+    except HansaError as error:
+        problems.append(f"In '{where}': {error}")
+        return None
+    return _read_dataclass(cls, {key: value for key, value in table.items() if key != "name"}, where, problems)
+
+
+def _read_plain(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
+    try:
+        # JSON in strict mode is what a plan means: 1 is a float, a list a tuple, but "1" and true are no numbers.
+        return _adapter(hint).validate_json(json.dumps(raw, default=str), strict=True)
+    except pydantic.ValidationError as error:
+        says = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+        problems.append(f"'{where}' should be {says}. Got {raw!r}.")
+        return None
+
+
+@functools.cache
+def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(hint)
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+
+def to_table(value: Any) -> Table:
+    """The table of a dataclass: every setting, also those left at their defaults; absent ones (None) are left out."""
+    table = {}
+    for name, hint in field_types(type(value)).items():
+        item = getattr(value, name)
+        if item is not None:
+            table[name] = _write(piece_kind(hint), item)
+    return table
+
+
+def piece_to_table(kind: str, piece: object) -> Table:
+    """The table of a piece, with its name."""
+    return {"name": name_of(kind, piece), **to_table(piece)}
+
+
+def _write(kind: str | None, value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_write(kind, one) for one in value]
+    if isinstance(value, Mapping):
+        return {key: _write(None, one) for key, one in value.items() if one is not None}
+    if kind is not None:
+        return piece_to_table(kind, value)
+    return to_table(value) if dataclasses.is_dataclass(value) else value
+
+
+# ------------------------------------------------------------------------------------------------------------- schema
+
+
+def json_schema(cls: type[Any]) -> Table:
+    """A JSON schema of a dataclass's tables, for editors."""
+    required = [field.name for field in dataclasses.fields(cls) if field.init and _required(field)]
+    properties = {name: _schema(hint) for name, hint in field_types(cls).items()}
+    schema: Table = {"type": "object", "properties": properties, "additionalProperties": False}
+    if cls.__doc__:
+        schema["description"] = cls.__doc__.partition("\n")[0]
+    return {**schema, "required": required} if required else schema
+
+
+def _schema(hint: Any) -> Table:
+    kind, hint = piece_kind(hint), _present(hint)
+    if kind is not None:
+        one = {"anyOf": [{"type": "string"}, *(_piece_schema(kind, name) for name in CATALOGUE[kind])]}
+        return {"anyOf": [one, {"type": "array", "items": one}]} if _is_tuple(hint) else one
+    if dataclasses.is_dataclass(hint):
+        return json_schema(typing.cast(type[Any], hint))
+    if _is_tuple(hint) and dataclasses.is_dataclass(element := typing.get_args(hint)[0]):
+        return {"type": "array", "items": json_schema(typing.cast(type[Any], element))}
+    return _adapter(hint).json_schema()
+
+
+def _piece_schema(kind: str, name: str) -> Table:
+    # A wrapper holds pieces of its own kind: one level down, the bare name must do, or the schema would never end.
+    cls = find(kind, name)
+    own = {
+        key: {"type": ["string", "object"]} if piece_kind(hint) else _schema(hint)
+        for key, hint in field_types(cls).items()
+    }
+    required = ["name", *(field.name for field in dataclasses.fields(cls) if field.init and _required(field))]
+    properties = {"name": {"const": name}, **own}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+# -------------------------------------------------------------------------------------------------------------- types
+
+
+def field_types(cls: type[Any]) -> Mapping[str, Any]:
+    """The settings of a dataclass and their types, with annotations."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
+
+
+def piece_kind(hint: Any) -> str | None:
+    """The kind of piece a field holds, if it holds one."""
+    marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Piece)]
+    return marks[0].kind if marks else None
+
+
+def _present(hint: Any) -> Any:
+    """A settings table that may be absent, as the table it is when present."""
+    inner = [one for one in typing.get_args(hint) if one is not type(None)]
+    optional = isinstance(hint, types.UnionType) and len(inner) == 1 and dataclasses.is_dataclass(inner[0])
+    return inner[0] if optional else hint
+
+
+def _is_tuple(hint: Any) -> bool:
+    inner = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    return typing.get_origin(inner) is tuple and not isinstance(inner, types.UnionType)

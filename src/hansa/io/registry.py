@@ -1,0 +1,147 @@
+"""The catalogue: every piece a plan can name, and where it lives.
+
+A piece is a frozen dataclass whose fields are its settings.  A plan writes it as a table
+`{name = "dirichlet", alpha = 0.1}`, or as the bare name when all settings keep their defaults.  Anything not listed
+here is named by its import path `package.module:Class`, so a piece of your own needs no registration.  Entries are
+strings: naming a piece imports nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from hansa.errors import HansaError, did_you_mean
+
+CATALOGUE: Mapping[str, Mapping[str, str]] = {
+    "source": {
+        "digits": "hansa.data.sources.digits:Digits",
+        "npz": "hansa.data.sources.npz:Npz",
+        "csv": "hansa.data.sources.table:Csv",
+        "parquet": "hansa.data.sources.table:Parquet",
+        "images": "hansa.data.sources.images:Images",
+        "text": "hansa.data.sources.text:Text",
+        "huggingface": "hansa.data.sources.huggingface:HuggingFace",
+    },
+    "partition": {
+        "iid": "hansa.data.partitions.label:Iid",
+        "dirichlet": "hansa.data.partitions.label:Dirichlet",
+        "classes": "hansa.data.partitions.label:ClassesPerClient",
+        "shards": "hansa.data.partitions.label:Shards",
+        "lognormal": "hansa.data.partitions.size:LogNormal",
+        "natural": "hansa.data.partitions.natural:Natural",
+        "domain": "hansa.data.partitions.natural:Domain",
+        "domain-label": "hansa.data.partitions.natural:DomainLabel",
+        "flwr": "hansa.data.partitions.flower:FlowerPartitioner",
+    },
+    "shift": {
+        "channels": "hansa.data.shifts:ChannelShift",
+        "fedrdn": "hansa.data.shifts:FedRDN",
+    },
+    "model": {
+        "linear": "hansa.models.dense:Linear",
+        "mlp": "hansa.models.dense:MLP",
+        "adapter": "hansa.models.dense:Adapter",
+        "lenet": "hansa.models.convolutional:LeNet",
+        "leaf-cnn": "hansa.models.convolutional:LeafCNN",
+        "char-lstm": "hansa.models.recurrent:CharLSTM",
+        "mobilenetv2": "hansa.models.mobilenet:MobileNetV2",
+        "random-features": "hansa.models.random_features:RandomFeaturesModel",
+        "module": "hansa.models.module:Module",
+    },
+    "extractor": {
+        "efficientnet-lite": "hansa.features.efficientnet:EfficientNetLite",
+        "transformers": "hansa.features.transformers:Transformers",
+        "module": "hansa.features.module:FrozenModule",
+    },
+    "algorithm": {
+        "fedavg": "hansa.algorithms.fedavg:FedAvg",
+        "fed3r": "hansa.algorithms.fed3r:Fed3R",
+        "fed3r-select": "hansa.algorithms.fed3r_select:Fed3RSelect",
+        "fed3r-ft": "hansa.algorithms.fed3r_ft:Fed3RFT",
+        "fedncm": "hansa.algorithms.fedncm:FedNCM",
+        "calibrate": "hansa.algorithms.calibrate:Calibrate",
+        "oll": "hansa.algorithms.oll:OLL",
+        "checkpoint": "hansa.algorithms.checkpoint:Checkpoint",
+        "feature-scale": "hansa.algorithms.feature_scale:FeatureScale",
+        "personal": "hansa.algorithms.personal:Personal",
+        "fedprox": "hansa.algorithms.fedprox:FedProx",
+        "scaffold": "hansa.algorithms.scaffold:Scaffold",
+        "feddyn": "hansa.algorithms.feddyn:FedDyn",
+        "mime": "hansa.algorithms.mime:Mime",
+        "mimelite": "hansa.algorithms.mimelite:MimeLite",
+        "wima": "hansa.algorithms.wima:Wima",
+        "robust": "hansa.algorithms.robust:Robust",
+        "local": "hansa.algorithms.local:Local",
+        "fedavg-ft": "hansa.algorithms.fedavg_ft:FedAvgFT",
+        "per-fedavg": "hansa.algorithms.perfedavg:PerFedAvg",
+        "pfedme": "hansa.algorithms.pfedme:PFedMe",
+        "ditto": "hansa.algorithms.ditto:Ditto",
+        "l2gd": "hansa.algorithms.l2gd:L2GD",
+        "fedper": "hansa.algorithms.fedper:FedPer",
+        "fedrep": "hansa.algorithms.fedrep:FedRep",
+        "fedbn": "hansa.algorithms.fedbn:FedBN",
+        "fedsim": "hansa.algorithms.fedsim:FedSim",
+        "fedalt": "hansa.algorithms.fedalt:FedAlt",
+    },
+    "optimiser": {
+        "sgd": "hansa.server.optimisers:SGD",
+        "adam": "hansa.server.optimisers:Adam",
+        "yogi": "hansa.server.optimisers:Yogi",
+    },
+    "rule": {
+        "median": "hansa.server.robust_rules:Median",
+        "trimmed-mean": "hansa.server.robust_rules:TrimmedMean",
+        "krum": "hansa.server.robust_rules:Krum",
+        "norm-bound": "hansa.server.robust_rules:NormBound",
+    },
+    "orchestration": {
+        "star": "hansa.orchestrate.star:Star",
+        "sweep": "hansa.orchestrate.star:Sweep",
+        "chains": "hansa.orchestrate.chains:Chains",
+        "dropout": "hansa.orchestrate.dropout:Dropout",
+    },
+    "engine": {
+        "auto": "hansa.engines.auto:Auto",
+        "vectorised": "hansa.engines.vectorised:Vectorised",
+        "serial": "hansa.engines.serial:Serial",
+        "processes": "hansa.engines.processes:Processes",
+    },
+    "tracker": {
+        "tensorboard": "hansa.results.tracking:TensorBoard",
+        "wandb": "hansa.results.tracking:WeightsAndBiases",
+        "mlflow": "hansa.results.tracking:MLflow",
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Marks a dataclass field that holds a piece of a kind: `Annotated[Partition, Piece("partition")]`."""
+
+    kind: str
+
+
+@functools.cache
+def find(kind: str, name: str) -> type[Any]:
+    """The class behind a catalogue name or an import path."""
+    path = CATALOGUE[kind].get(name, name)
+    module, _, attribute = path.partition(":")
+    if not attribute:
+        raise HansaError(f"There is no {kind} '{name}'.{did_you_mean(name, CATALOGUE[kind])}")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise HansaError(f"The {kind} '{path}' cannot be imported: {error}.") from error
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise HansaError(f"The {kind} '{path}' is not a dataclass; its settings must be dataclass fields.")
+    return found
+
+
+def name_of(kind: str, piece: object) -> str:
+    """The catalogue name of a piece, or its import path."""
+    path = f"{type(piece).__module__}:{type(piece).__qualname__}"
+    return next((name for name, known in CATALOGUE[kind].items() if known == path), path)

@@ -1,1 +1,0 @@
-"""Training on one client, and stepping on the server."""

@@ -1,0 +1,74 @@
+"""Where a run starts that continues another: the phase it follows, as that run's folder remembers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hansa.errors import HansaError, did_you_mean, require
+from hansa.io.store import DiskStore, Store, checkpoint_of
+from hansa.plan.files import read_plan
+from hansa.plan.phases import phases_of
+from hansa.plan.schema import Plan, Start
+from hansa.results.reader import Run
+from hansa.running.phase_run import Experiment, Phase, PhaseRun, restore
+
+
+def origin_of(start: Start, experiment: Experiment) -> PhaseRun:
+    """The stage a plan's `start` names, seen from the clients of this experiment."""
+    run = Run.open(start.run)
+    plan = read_plan(run.path / "plan.toml")
+    phases = phases_of(plan)
+    index = _index(start, phases)
+    _compare(run, plan, experiment)
+    store = DiskStore(checkpoint_of(run.path), read_only=True)
+    _must_be_played(start, phases, index, store)
+    theirs = Experiment(
+        replace(experiment.task, seed=plan.seed), experiment.federation, phases, experiment.engine, plan.seed
+    )
+    if plan.start is not None:
+        theirs = replace(theirs, origin=origin_of(plan.start, theirs))
+    stage = restore(theirs, store, index)
+    if stage.algorithm.personal:
+        _same_clients(run, experiment)
+    return stage
+
+
+def _index(start: Start, phases: Sequence[Phase]) -> int:
+    names = [phase.name for phase in phases]
+    if not start.phase:
+        return len(names) - 1
+    if start.phase not in names:
+        raise HansaError(
+            f"The run '{start.run}' has no phase '{start.phase}'.{did_you_mean(start.phase, names)} "
+            f"Its phases: {', '.join(names)}."
+        )
+    return names.index(start.phase)
+
+
+def _compare(run: Run, plan: Plan, experiment: Experiment) -> None:
+    """Whether what the other run learnt has a meaning here."""
+    task = experiment.task
+    where = f"The run '{run.path}' cannot be continued"
+    require(plan.model == task.model, f"{where}: its model is {plan.model}, and this plan's is {task.model}.")
+    classes = tuple(run.data["class_names"]) == experiment.federation.class_names
+    require(classes, f"{where}: its classes are not those of this plan's data.")
+    shape = tuple(run.data["input_shape"])
+    require(shape == task.input_shape, f"{where}: its samples have shape {shape}, these have {task.input_shape}.")
+
+
+def _same_clients(run: Run, experiment: Experiment) -> None:
+    """A model of its own can only be carried over by the client that has it."""
+    strangers = sorted(set(experiment.federation.clients) - set(run.data["clients"]))
+    require(
+        not strangers,
+        f"The run '{run.path}' has a model for each of its clients, and {len(strangers)} clients of this plan are not "
+        f"among them, such as '{strangers[0] if strangers else ''}': use the same data section.",
+    )
+
+
+def _must_be_played(start: Start, phases: Sequence[Phase], index: int, store: Store) -> None:
+    progress = store.progress() or {"phase": 0, "round": 0}
+    done = (progress["phase"], progress["round"]) >= (index, phases[index].rounds)
+    says = f"Phase '{phases[index].name}' of the run '{start.run}' is not finished"
+    require(done, f"{says}: continue it with 'hansa resume {start.run}'.")

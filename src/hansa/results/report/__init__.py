@@ -1,0 +1,39 @@
+"""The report: one HTML page from run folders, complete in itself, that needs no network to be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hansa.errors import HansaError, require
+from hansa.results.reader import Run
+
+__all__ = ["build", "build_split_page"]
+
+
+def build(runs: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the report of one or more run folders to `out`; an older page stays until the new one is complete."""
+    from hansa.results.report.page import page
+
+    require(len(runs) > 0, "A report needs at least one run folder. Got none.")
+    return _write(page([Run.open(path) for path in runs]), Path(out))
+
+
+def build_split_page(name: str, data: Mapping[str, Any], out: str | Path) -> Path:
+    """Write how a split lies, told as in a run folder's data.json, as a page of its own."""
+    from hansa.results.report.page import split_page
+
+    return _write(split_page(name, data), Path(out))
+
+
+def _write(content: str, out: Path) -> Path:
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(content, encoding="utf-8")
+        temporary.replace(out)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise HansaError(f"The report cannot be written to '{out}': {error.strerror}.") from error
+    return out

@@ -1,0 +1,284 @@
+"""The page: sections in the order a reader asks, put into one file with its style and script."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from importlib.resources import files
+
+from hansa.results.reader import Record, Row, Run, headline, labels, phases, total
+from hansa.results.report import classes, clients, curves, distribution, tables
+from hansa.results.report import phases as changes
+from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, metric_title, seconds_text
+from hansa.results.report.markup import Child, Markup, element
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+WIDE_RANGE = 5.0
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The whole report of one or more runs."""
+    names = labels(runs)
+    title = names[0] if len(runs) == 1 else f"{len(runs)} runs compared"
+    body = element(
+        "main",
+        _header(runs, names, title),
+        _curves(runs, names),
+        _comparison(runs, names),
+        _changes(runs, names),
+        _classes(runs, names),
+        _costs(runs, names),
+        _clients(runs, names),
+        *_data(runs, names),
+        _plans(runs, names),
+    )
+    return document(title, body)
+
+
+def split_page(title: str, data: Record) -> str:
+    """How a split lies, before anything is trained on it."""
+    brand = element("header", element("p", "Hansa split", class_="brand"), element("h1", title))
+    return document(title, element("main", brand, _section("How the data lies", None, distribution.section(data))))
+
+
+def document(title: str, body: Markup) -> str:
+    """A complete file: style and script inside, and a policy that forbids everything from elsewhere."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("link", rel="icon", href="data:,"),
+        element("title", f"{title} · Hansa report"),
+        element("style", _asset("page.css")),
+    )
+    tip = element("div", id="tip", role="status", hidden=True)
+    script = element("script", _asset("page.js"))
+    return "<!doctype html>\n" + element("html", head, element("body", body, tip, script), lang="en") + "\n"
+
+
+def _asset(name: str) -> Markup:
+    return Markup(files("hansa.results.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _section(title: str, lead: Child, *content: Child, **attributes: object) -> Markup:
+    about = element("p", lead, class_="lead") if lead else None
+    return element("section", element("h2", title), about, *content, **attributes)
+
+
+def _header(runs: Sequence[Run], names: Sequence[str], title: str) -> Markup:
+    several = len(runs) > 1
+    named = enumerate(zip(runs, names, strict=True))
+    cards = [_card(run, name, colour, several=several) for colour, (run, name) in named]
+    return element(
+        "header",
+        element("p", "Hansa report", class_="brand"),
+        element("h1", title),
+        element("div", *cards, class_="cards" if several else "cards one"),
+    )
+
+
+def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
+    """A run's last evaluation and what it took; never its best one.  A run alone is named by the page's title."""
+    rows = phases(run)
+    found = headline(rows[-1].metrics) if rows else None
+    about = f"{metric_title(found[0])} at the last evaluation" if found else "No round was evaluated yet"
+    shown = element("p", metric_text(*found) if found else "–", class_="value")
+    return element(
+        "article",
+        element("h3", tables.swatch(colour), name, _badge(run)) if several else _badge(run),
+        element("div", shown, element("p", about, class_="about")),
+        element("div", _spent(total(rows)) if rows else None, element("p", _facts(run, rows), class_="fact")),
+        class_=f"card c{colour % 8}",
+    )
+
+
+def _badge(run: Run) -> Markup | None:
+    return None if run.status == "finished" else element("span", run.status, class_="badge")
+
+
+def _spent(whole: Row) -> Markup:
+    pairs = (
+        ("Rounds", count_text(whole.rounds)),
+        ("Bytes", bytes_text(whole.bytes)),
+        ("FLOPs", flops_text(whole.flops)),
+        ("Time", seconds_text(whole.seconds)),
+    )
+    return element(
+        "dl", *(element("div", element("dt", name), element("dd", text)) for name, text in pairs), class_="spent"
+    )
+
+
+def _facts(run: Run, rows: Sequence[Row]) -> str:
+    many = len(rows) > 1
+    told = " → ".join(f"{place} {row.phase}" if many else row.phase for place, row in enumerate(rows, start=1))
+    return " · ".join(part for part in (told, f"seed {run.seed}", _started(run)) if part)
+
+
+def _started(run: Run) -> str:
+    told = str(run.environment.get("started", ""))
+    try:
+        moment = datetime.fromisoformat(told)
+    except ValueError:
+        return told
+    return f"{moment.day}\u00a0{moment:%B\u00a0%Y}, {moment:%H:%M}"
+
+
+def _curves(runs: Sequence[Run], names: Sequence[str]) -> Markup:
+    metrics = curves.metrics_to_draw(runs)
+    if not metrics:
+        return _section("Accuracy and what it costs", "No round was evaluated yet.")
+    groups = [
+        element("div", curves.panels(runs, names, metric), class_="panels", data_metric=metric, hidden=place > 0)
+        for place, metric in enumerate(metrics)
+    ]
+    several = len(runs) > 1
+    lead = "Every evaluation against what had been spent by then. "
+    lead += "A dotted line carries a run's last value on. " if several else ""
+    lead += "A diamond marks where a phase begins. " if several and _phased(runs) else ""
+    controls = element(
+        "div", _switch("metric", [(m, metric_title(m)) for m in metrics]), _axis_switch(), class_="controls"
+    )
+    scale = "log" if _wide(runs) else "linear"
+    return _section(
+        "Accuracy and what it costs",
+        lead + ("Extracting frozen features is not counted here; see the cost by phase." if _extracted(runs) else ""),
+        controls,
+        _legend(names) if several else None,
+        *groups,
+        id="curves",
+        data_scale=scale,
+    )
+
+
+def _wide(runs: Sequence[Run]) -> bool:
+    """Whether costs differ so much between runs or phases that an even axis would squeeze some into a corner."""
+    ends = []
+    for run in runs:
+        rows = phases(run)
+        ends += [total(rows[: place + 1]).bytes for place in range(len(rows))]
+    positive = [end for end in ends if end > 0]
+    return bool(positive) and max(positive) / min(positive) >= WIDE_RANGE
+
+
+def _phased(runs: Sequence[Run]) -> bool:
+    return any(len(phases(run)) > 1 for run in runs)
+
+
+def _extracted(runs: Sequence[Run]) -> bool:
+    return any(run.summary.get("features") for run in runs)
+
+
+def _switch(name: str, options: Sequence[tuple[str, str]]) -> Markup | None:
+    if len(options) < 2:
+        return None
+    buttons = [
+        element(
+            "label", element("input", type="radio", name=name, value=value, checked=place == 0), element("span", text)
+        )
+        for place, (value, text) in enumerate(options)
+    ]
+    return element("fieldset", element("legend", name.capitalize()), *buttons, class_="switch")
+
+
+def _axis_switch() -> Markup:
+    box = element("input", type="checkbox", id="scale")
+    return element("label", box, element("span", "Logarithmic costs"), class_="tickbox")
+
+
+def _legend(names: Sequence[str]) -> Markup:
+    entries = [
+        element("button", tables.swatch(colour), name, type="button", data_run=colour, aria_pressed="false")
+        for colour, name in enumerate(names)
+    ]
+    return element("div", *entries, class_="legend", role="group", aria_label="Runs; press one to bring it forward")
+
+
+def _comparison(runs: Sequence[Run], names: Sequence[str]) -> Markup:
+    lead = "Metrics are those of each phase's last evaluation, never the best on the test set."
+    title = "Comparison" if len(runs) > 1 else "Result by phase"
+    return _section(title, lead, tables.comparison_table(runs, names))
+
+
+def _changes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    drawn = changes.section([phases(run) for run in runs], names)
+    if drawn is None:
+        return None
+    lead = "Judged before a phase's first round and after its last; changes of accuracies are percentage points."
+    return _section("Before and after each phase", lead, element("div", drawn, class_="panels"))
+
+
+def _classes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    drawn = classes.section(runs, names)
+    if drawn is None:
+        return None
+    lead = (
+        "Every client's model on everyone's test samples: the mean accuracy over the classes the client trains on, "
+        "and over those it has never seen."
+    )
+    return _section("Classes outside the client", lead, element("div", drawn, class_="panels"))
+
+
+def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    if not any(phases(run) for run in runs):
+        return None
+    drawn = element("div", tables.costs(runs, names), class_="panels")
+    each = tables.per_client(runs, names)
+    note = element("h3", "Per client: median, lowest and highest") if each else None
+    lead = "Shades are phases in their order, the strongest first. " if _phased(runs) else ""
+    lead += "Grey is the extraction of frozen features." if _extracted(runs) else ""
+    return _section("Cost by phase", lead, drawn, note, each)
+
+
+def _clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    found = clients.groups(runs, names)
+    if not found:
+        return None
+    lead = (
+        "Each client's model on the client's own test set. "
+        "The strong part of the bars is the worst tenth of the clients, the dashed line the median."
+    )
+    return _section(
+        "How the clients fare", lead, element("div", clients.section(found, len(runs) > 1), class_="panels")
+    )
+
+
+def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
+    """A section per different split; runs on the same split share one."""
+    shared: dict[str, list[int]] = {}
+    for index, run in enumerate(runs):
+        if run.data.get("counts") is not None:
+            shared.setdefault(json.dumps([run.data["counts"], run.data.get("class_names")]), []).append(index)
+    one = len(shared) == 1
+    return [
+        _section(
+            "How the data lies",
+            None if one else "Runs: " + ", ".join(names[index] for index in alike),
+            distribution.section(runs[alike[0]].data),
+        )
+        for alike in shared.values()
+    ]
+
+
+def _plans(runs: Sequence[Run], names: Sequence[str]) -> Markup:
+    blocks = []
+    for run, name in zip(runs, names, strict=True):
+        plan = element("pre", element("code", run.plan_text.strip()), tabindex="0")
+        known = tables.listing([(key, _plain(value)) for key, value in run.environment.items()])
+        content = element("div", plan, known if run.environment else None, class_="plan")
+        summary = element("summary", name, element("small", f" {run.path.resolve().name}"))
+        blocks.append(element("details", summary, content, class_="card", open=len(runs) == 1))
+    return _section("Plan and environment", "What to repeat to get these numbers again.", *blocks)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return (
+            ", ".join(_plain(part) if key == "name" else f"{key} {_plain(part)}" for key, part in value.items()) or "–"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        return "–"
+    return "–" if value is None else str(value)

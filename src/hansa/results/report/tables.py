@@ -1,0 +1,108 @@
+"""The tables: runs compared, what a client pays, and what the runs were made with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hansa.results.reader import HEADLINES, Row, Run, is_number, phases, total
+from hansa.results.report.bars import Part, stacked
+from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text, short_title
+from hansa.results.report.frame import figure
+from hansa.results.report.markup import Child, Markup, element, join
+
+COLUMNS = (*HEADLINES[:3], "client_accuracy_std", *HEADLINES[3:])
+
+
+def table(heads: Sequence[str], rows: Sequence[Markup], label: str) -> Markup:
+    """A table that scrolls inside its own frame where the screen is narrow."""
+    head = element("thead", element("tr", *(element("th", name, scope="col") for name in heads)))
+    whole = element("table", head, element("tbody", *rows))
+    return element("div", whole, class_="card scroll", tabindex="0", role="group", aria_label=label)
+
+
+def swatch(colour: int) -> Markup:
+    """A run's colour."""
+    return element("span", class_=f"swatch c{colour % 8}{' again' if colour >= 8 else ''}", aria_hidden="true")
+
+
+def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
+    """A row per run and phase, and a sum for runs of several phases."""
+    grouped = [phases(run) for run in runs]
+    known = {name for rows in grouped for row in rows for name in row.metrics}
+    metrics = [name for name in COLUMNS if name in known]
+    heads = ["Run", "Phase", "Algorithm", *map(short_title, metrics), "Rounds", "Up", "Down", "FLOPs", "Time"]
+    lines = []
+    for colour, (label, rows) in enumerate(zip(labels, grouped, strict=True)):
+        summed = [*rows, total(rows)] if len(rows) > 1 else rows
+        lines += [_line(row, label if not place else None, colour, metrics) for place, row in enumerate(summed)]
+    return table(heads, lines, "Comparison of runs and phases")
+
+
+def _line(row: Row, label: str | None, colour: int, metrics: Sequence[str]) -> Markup:
+    whole = not row.algorithm and row.phase == "all phases"
+    costs = [bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops_text(row.flops), seconds_text(row.seconds)]
+    measured = [metric_text(name, row.metrics[name]) if is_number(row.metrics.get(name)) else "–" for name in metrics]
+    numbers = [*([""] * len(measured) if whole else measured), count_text(row.rounds), *costs]
+    name = element("th", swatch(colour), label, scope="row", class_="first") if label else element("td")
+    kind = "sum" if whole else "first" if label else None
+    texts = [element("td", text, class_="text") for text in (row.phase, row.algorithm)]
+    return element("tr", name, *texts, *(element("td", text) for text in numbers), class_=kind)
+
+
+def costs(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
+    """Bytes, FLOPs and time as bars, cut by phase; frozen features count as a part of their own."""
+    kinds = (("Bytes sent", bytes_text), ("FLOPs", flops_text), ("Time", seconds_text))
+    figures = []
+    for place, (title, text) in enumerate(kinds):
+        named = enumerate(zip(labels, runs, strict=True))
+        bars = [(label, colour, [parts[place] for parts in _parts(run)]) for colour, (label, run) in named]
+        told = " ".join(f"{name}: {text(sum(part.value for part in parts))}." for name, _, parts in bars)
+        figures.append(figure(title, stacked(bars, text, f"{title} by phase. {told}")))
+    return join(figures)
+
+
+def _parts(run: Run) -> list[tuple[Part, Part, Part]]:
+    features = run.summary.get("features") or {}
+    spent = [float(features.get(key) or 0) for key in ("flops", "seconds")]
+    before = ("frozen features", 0.0, spent[0], spent[1], -1)
+    told = [(row.phase, float(row.bytes), row.flops, row.seconds, place) for place, row in enumerate(phases(run))]
+    return [
+        (Part(name, sent, shade), Part(name, flops, shade), Part(name, seconds, shade))
+        for name, sent, flops, seconds, shade in ([before, *told] if features else told)
+    ]
+
+
+def per_client(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
+    """What one client pays: lowest, median and highest of visits, bytes and FLOPs, from the ledger."""
+    lines = []
+    for colour, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        ledger = run.ledger()
+        rows = ledger.to_pylist() if ledger is not None else []
+        names = {row["phase"]: row.get("phase_name") for row in rows}
+        known = {record["phase"]: record.get("phase_name") for record in run.rounds}
+        for place, phase in enumerate(sorted(names)):
+            here = [row for row in rows if row["phase"] == phase]
+            cells = (
+                _span([row["visits"] for row in here], count_text),
+                _span([row["bytes_up"] + row["bytes_down"] for row in here], bytes_text),
+                _span([row["flops"] for row in here], flops_text),
+            )
+            name = element("th", swatch(colour), label, scope="row") if not place else element("td")
+            title = str(names[phase] or known.get(phase) or phase)
+            texts = element("td", title, class_="text"), element("td", f"{len(here):,}")
+            lines.append(element("tr", name, *texts, *cells, class_=None if place else "first"))
+    return table(["Run", "Phase", "Clients", "Visits", "Bytes", "FLOPs"], lines, "Cost per client") if lines else None
+
+
+def _span(values: Sequence[float], text: object) -> Markup:
+    assert callable(text)
+    ordered = sorted(values)
+    low, middle, high = ordered[0], ordered[len(ordered) // 2], ordered[-1]
+    span = element("small", f"{text(low)} to {text(high)}") if low != high else None
+    return element("td", text(middle), span)
+
+
+def listing(pairs: Sequence[tuple[str, Child]]) -> Markup:
+    """Names and values below each other."""
+    rows = (element("div", element("dt", name), element("dd", value)) for name, value in pairs)
+    return element("dl", *rows, class_="numbers")

@@ -1,0 +1,1 @@
+"""A phase while it runs: the loop over rounds, the ledger, and the metrics."""

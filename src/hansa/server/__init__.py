@@ -1,0 +1,1 @@
+"""What a server does with a cohort's displacements: optimisers and robust rules."""
