@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
-.PHONY: demo test check lint types bench results-fed3r results-personalisation clean
+.PHONY: demo test check lint types bench mutants results-fed3r results-personalisation clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,10 +33,14 @@ check: lint types test  ## Exactly what CI runs
 bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics, and PyPI peers in environments of their own
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/families.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/ridge_scale.py
 	$(BIN)/python benchmarks/million_clients.py
 	$(BIN)/python benchmarks/compare_peers.py
+
+mutants: $(VENV)/all  ## Mistakes put into the package one at a time, which the tests must notice; some minutes
+	$(BIN)/python tests/mutants.py
 
 results-fed3r: $(VENV)/all  ## docs/results/fed3r.md from real data; finished runs are found, not repeated
 	$(BIN)/python experiments/fed3r.py

@@ -103,7 +103,7 @@ def show(case: str, per_round: int, best: dict[str, float], moved: dict[str, flo
         print(f"  {who:18s} {seconds:9.5f} s   {ratio:6.3f} × plain   moved by {moved[who]:.6f}")
     goals = {f"{who} ≤ {goal:.3f} × plain": best[who] / best["plain"] <= goal for who, goal in targets.items()}
     if "processes" in best and best["plain, 2 threads"] > best["plain"]:
-        print("  two threads took longer than one: the machine is busy, so processes are not judged")
+        print("  two threads took longer than one: the machine is busy, so processes are not compared")
     elif "processes" in best:
         goals["processes ≤ 0.8 × plain with 2 threads"] = best["processes"] <= 0.8 * best["plain, 2 threads"]
     for goal, met in goals.items():

@@ -1,4 +1,4 @@
-"""What the experiments share: where the data lies, runs that are made once, and tables."""
+"""What the experiments share: where the data is, runs that are made once, and tables."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def forgetting() -> str:
     others = {name: client for name, client in held.clients.items() if name != "client-007"}
     fresh = assemble(
         plan_from_table(json.loads(json.dumps({"name": "x", "seed": 0, **plan})), "x", DATA),
-        Federation(others, held.class_names, held.test),
+        Federation(others, held.target, held.test),
     ).experiment
     accuracy = _accuracies(experiment.task, held, load_file(whole), load_file(done.path / "model.safetensors"))
     gap = _trained_without(fresh, load_file(done.path / "model.safetensors"))

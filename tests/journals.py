@@ -19,5 +19,6 @@ class ListJournal:
         del self.records[length:]
 
     def told(self) -> list[Record]:
-        """Everything but the seconds, which no two runs share."""
-        return [{key: value for key, value in record.items() if key != "seconds"} for record in self.records]
+        """Everything but how and how fast it was carried out, which no two engines share."""
+        how = ("seconds", "paths", "engine")
+        return [{key: value for key, value in record.items() if key not in how} for record in self.records]

@@ -19,6 +19,7 @@ from hansa.io.registry import CATALOGUE, find, name_of
 from hansa.plan.files import shipped
 from test_layers import LAYERS
 
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "hansa"
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 END = "<!-- end -->\n"
 
@@ -52,7 +53,7 @@ def test_the_command_line_is_documented() -> None:
 def plan_tables() -> dict[str, type[Any]]:
     """The fixed tables of a plan, by the heading they are documented under."""
     from hansa.data.split import TestSplit
-    from hansa.plan.schema import DataPlan, PhasePlan, Plan
+    from hansa.plan.schema import DataPlan, EvaluatePlan, PhasePlan, Plan, Start
     from hansa.training.local import LocalTraining
 
     return {
@@ -61,6 +62,8 @@ def plan_tables() -> dict[str, type[Any]]:
         "data.test": TestSplit,
         "phases": PhasePlan,
         "Local training": LocalTraining,
+        "evaluate": EvaluatePlan,
+        "start": Start,
     }
 
 
@@ -125,6 +128,17 @@ def with_fresh_tables(page: str) -> tuple[str, str]:
 def test_generated_parts_are_fresh(page: str) -> None:
     now, fresh = with_fresh_tables(page)
     assert now == fresh, "rewrite it with: python tests/test_docs_reference.py"
+
+
+def test_the_walk_through_the_architecture_is_real() -> None:
+    """Every file and name of the walk exists, hops are numbered, and both are counted right."""
+    text = (DOCS / "explanation-architecture.md").read_text(encoding="utf-8")
+    hops = re.findall(r"^\| (\d+) \| `([\w/.]+)` `(\w+)` \|", text, re.MULTILINE)
+    assert [int(number) for number, _, _ in hops] == list(range(1, len(hops) + 1))
+    for _, file, name in hops:
+        module = (SOURCE / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(class|def) {name}\b", module, re.MULTILINE), f"{file} has no {name}"
+    assert f"{len(hops)} hops through {len({file for _, file, _ in hops})} files" in text
 
 
 def test_the_public_names_are_documented() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hansa.plan.files import read_plan
     from hansa.plan.schema import DataPlan, PhasePlan, Plan
     from hansa.results.reader import Run
-    from hansa.ridge import RidgeStatistics
+    from hansa.ridge import RegressionStatistics, RidgeStatistics
     from hansa.task import ClientData, Task
 
 __version__ = "0.1.0"
@@ -44,6 +44,7 @@ _WHERE = {
     "PhasePlan": "plan.schema",
     "Plan": "plan.schema",
     "Run": "results.reader",
+    "RegressionStatistics": "ridge",
     "RidgeStatistics": "ridge",
     "ClientData": "task",
     "Task": "task",
@@ -57,6 +58,7 @@ __all__ = [
     "HansaError",
     "PhasePlan",
     "Plan",
+    "RegressionStatistics",
     "RidgeStatistics",
     "Role",
     "Run",

@@ -9,9 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from hansa.engines.session import PhaseContext, choice_of
 from hansa.errors import HansaError
 from hansa.io.codec import piece_to_table, to_table
 from hansa.io.store import Store, fingerprint
@@ -21,8 +19,8 @@ from hansa.plan.schema import Plan
 from hansa.results.reader import Run
 from hansa.results.tracking import Tracking
 from hansa.results.writer import RunFolder, Watcher
+from hansa.running.experiment import Experiment
 from hansa.running.loop import Record, run_phases
-from hansa.running.phase_run import Experiment
 from hansa.tree import equal
 
 
@@ -49,20 +47,8 @@ def run(
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
     assembled = assemble(plan, data, progress)
-    folder = RunFolder.create(path, write_plan(plan), plan.seed, _engine(plan, assembled))
+    folder = RunFolder.create(path, write_plan(plan), plan.seed, piece_to_table("engine", plan.engine))
     return _finish(plan, folder, assembled, watchers)
-
-
-def _engine(plan: Plan, assembled: Assembled) -> dict[str, Any]:
-    """The engine, and how it will carry out every phase."""
-    made = assembled.experiment
-    names = list(made.federation.clients)
-    rounds = [len(phase.orchestration.plan(0, names, 0)) for phase in made.phases]
-    places = [
-        PhaseContext(phase.algorithm, made.task, made.federation, chains, phase.remember == "nothing", phase.deadline)
-        for phase, chains in zip(made.phases, rounds, strict=True)
-    ]
-    return {**piece_to_table("engine", plan.engine), "phases": [choice_of(plan.engine, place) for place in places]}
 
 
 def resume(
@@ -77,7 +63,7 @@ def resume(
 
 
 def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Sequence[Watcher]) -> Run:
-    """Play what is left, and write what the run leaves behind, also when it is interrupted."""
+    """Run what is left, and write what the run leaves behind, also when it is interrupted."""
     experiment = assembled.experiment
     folder.write_data(experiment)
     with ExitStack() as stack:
@@ -87,12 +73,14 @@ def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Seque
         trackers = [stack.enter_context(_tracking(plan, tracking, folder)) for tracking in plan.track]
         folder.watchers = [*watchers, *trackers]
         stop = stack.enter_context(_graceful_stop())
-        folder.summarise("running", plan.name, plan.seed, assembled.features)
+        folder.summarise("running", plan.name, plan.seed, assembled.features, experiment.suite)
         last = run_phases(experiment, store, folder, stop)
         if last is not None:
             folder.write_model(last)
         folder.export(store, experiment.federation, experiment.phases)
-        folder.summarise("finished" if last else "interrupted", plan.name, plan.seed, assembled.features)
+        folder.record_engine()
+        status = "finished" if last else "interrupted"
+        folder.summarise(status, plan.name, plan.seed, assembled.features, experiment.suite)
     return Run.open(folder.path)
 
 

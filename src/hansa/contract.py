@@ -1,14 +1,22 @@
 """The contract every algorithm keeps.  Read this file first.
 
 An algorithm is a frozen dataclass.  Its fields are hyper-parameters; what it learns is a tree that a method takes and
-returns, and the engine stores.  No state in `self`, no loop over clients, no logging, no device, no transport.  All
+returns, and the run stores.  No state in `self`, no loop over clients, no logging, no device, no transport.  All
 methods are pure: the same arguments give the same result, and arguments are never written to.
 
-One round, as the run loop plays it::
+Seven members are what a paper says::
 
-    down   = algorithm.broadcast(server)
+    down   = algorithm.broadcast(task, server, rng)
     up, s' = algorithm.client_step(task, down, state, data, rng)       for every client the orchestration names
     server = algorithm.server_step(task, server, up₁ + up₂ + …)
+
+with `server_init` and `client_init` before the first round, `uplink` for what may be done with an upload, and `model`
+for what was learnt.  Everything else has a default.
+
+Engines may carry out a visit in another way than by `client_step`: an algorithm that trains locally says in `visit`
+which turns of training it needs, and many clients' turns are carried out at once.  Where nothing but samples differs
+between clients, nothing is done for any one of them, so a breakpoint in `client_step` may never be reached.  To step
+through an algorithm, run it with `engine = "serial"`, which calls `client_step` client by client.
 
 To vary an algorithm, wrap it or pass it another piece; never subclass a concrete one.
 """
@@ -16,7 +24,8 @@ To vary an algorithm, wrap it or pass it another piece; never subclass a concret
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,22 +33,57 @@ from torch import Tensor
 from hansa.errors import HansaError
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, nest
+from hansa.tree import Tree, nest, pick
+
+if TYPE_CHECKING:
+    from hansa.training.local import Trained, Turn
+
+    Visit = Generator[Turn, Trained, tuple[Update, Tree]]
 
 
 class Algorithm(ABC):
-    """What a federated algorithm is: how a server and a client start, what they send, and how they step."""
+    """A federated algorithm: how a server and a client start, what they send, and how they step."""
 
     __slots__ = ()
+
+    # ------------------------------------------------------------------------------------------- what a paper says
 
     @property
     @abstractmethod
     def uplink(self) -> Mapping[str, Role]:
         """The role of every group of uploaded leaves."""
 
+    @abstractmethod
+    def server_init(self, task: Task) -> Tree:
+        """Return the server's state before the first round; `task.params()` is what earlier phases learnt."""
+
+    def client_init(self, task: Task, data: ClientData) -> Tree:
+        """Return a client's state before its first visit of a phase; empty when it has none."""
+        return {}
+
+    @abstractmethod
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
+        """Return the message that clients receive; `rng` is the round's, for a server that draws."""
+
+    @abstractmethod
+    def client_step(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    ) -> tuple[Update, Tree]:
+        """Carry out one visit: return the upload and the client's next state."""
+
+    @abstractmethod
+    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
+        """Return the server's next state from the sum of a round's uploads."""
+
+    @abstractmethod
+    def model(self, task: Task, server: Tree) -> Tree:
+        """Return the global model: all parameters, or where clients own some, those that the server has learnt."""
+
+    # ------------------------------------------------------------------------------------------------ what it is like
+
     @property
     def personal(self) -> bool:
-        """Whether clients deploy models of their own; then only local test sets can judge it."""
+        """Whether clients deploy models of their own; then only their own test sets can evaluate it."""
         return False
 
     @property
@@ -48,71 +92,56 @@ class Algorithm(ABC):
         return False
 
     @property
-    def additive(self) -> bool:
-        """Whether the upload of several clients' samples together is the sum of their uploads."""
-        return False
-
-    @property
     def local_labels(self) -> bool:
         """Whether from this phase on a client knows only the classes of its own training data."""
         return False
 
     @property
-    def client_side(self) -> Algorithm:
-        """Whose client this algorithm has: a wrapper that changes the server alone has the wrapped algorithm's."""
-        return self
+    def exchanges(self) -> int:
+        """How many rounds in a row visit the same cohort, for a step that takes more than one exchange of messages."""
+        return 1
 
-    def upload_shape(self, task: Task, data: ClientData) -> Tree:
-        """What `encode` would give for a client, in shapes and types alone; asked of additive algorithms only."""
-        return {}
+    @property
+    def no_chains(self) -> str:
+        """Why clients cannot train one after the other in chains; empty where they can."""
+        return ""
 
-    @abstractmethod
-    def server_init(self, task: Task, prior: Tree) -> Tree:
-        """The server's state before the first round.  `prior` is what the previous phase carried over."""
+    # -------------------------------------------------------------------------------------------- where more is needed
 
-    def client_init(self, task: Task, data: ClientData) -> Tree:
-        """A client's state before its first visit of a phase; empty when it keeps none."""
-        return {}
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        """Carry out one visit in turns of local training: yield a `Turn`, receive what it `Trained`.
 
-    @abstractmethod
-    def broadcast(self, server: Tree) -> Tree:
-        """The message a client receives."""
+        The default has no turns.  An algorithm with turns derives from `hansa.training.visits.TrainsLocally`.
+        """
+        return self.client_step(task, down, state, data, rng)
+        yield
 
-    @abstractmethod
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """One visit: the upload and the client's next state."""
+    def serve(self, task: Task, server: Tree) -> Tree:
+        """Return what a client must receive to deploy its model: the learnt leaves it does not have already."""
+        known, learnt = task.params(), self.model(task, server)
+        return nest("model", {key: leaf for key, leaf in learnt.items() if leaf is not known.get(key)})
 
-    @abstractmethod
-    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """The server's next state from the sum of a round's uploads."""
+    def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return the parameters a client deploys; it has its data at hand, to adapt the model to."""
+        return task.params() | pick("model", served)
 
-    def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
-        """The server's state had these uploads never come; only closed forms can tell."""
-        name = type(self).__name__
-        raise HansaError(f"What {name} learnt from a client cannot be taken out exactly; run again without it.")
-
-    @abstractmethod
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
-        """The parameters a client deploys; with an empty `state` the global model."""
-
-    def deploy(self, task: Task, server: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
-        """The same for a client that has its data at hand, which some algorithms adapt the model to first."""
-        return self.model(task, server, state)
-
-    def logits(self, task: Task, model: Tree, x: Tensor) -> Tensor:
-        """What the deployed model says of some inputs."""
+    def outputs(self, task: Task, model: Tree, x: Tensor) -> Tensor:
+        """Return what a deployed model makes of some inputs: logits, or predictions of real targets."""
         return task.forward(model, x)
 
-    def carry(self, task: Task, server: Tree) -> Tree:
-        """What the next phase starts from."""
-        return nest("model", self.model(task, server, {}))
-
     def encode(self, sums: Tree) -> Tree:
-        """The upload as it travels, where that is smaller than the sums themselves."""
+        """Return the upload as it travels, where that is smaller than the sums themselves."""
         return sums
 
     def decode(self, task: Task, wire: Tree) -> Tree:
-        """The inverse of `encode`, up to the rounding of the wire's number format."""
+        """Invert `encode`, up to the rounding of the wire's number format."""
         return wire
+
+    def describes(self, server: Tree) -> Mapping[str, Tensor]:
+        """Return what this phase learnt about single clients, by name, for orchestrations of later phases."""
+        return {}
+
+    def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
+        """Return the server's state had these uploads never come; only closed forms can tell."""
+        name = type(self).__name__
+        raise HansaError(f"What {name} learnt from a client cannot be taken out exactly; run again without it.")

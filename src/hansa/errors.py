@@ -14,6 +14,10 @@ class HansaWarning(UserWarning):
     """Something was done differently from what one may expect, and the run goes on."""
 
 
+class StoreFault(HansaError):
+    """A fault of the run's own store: never a client's, so it always stops the run."""
+
+
 class Problems(HansaError):
     """All that is wrong with one input, told at once."""
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from hansa.errors import require
-from hansa.tree import Tree, add, scale
+from hansa.tree import Tree, scale, union
 
 WEIGHT = "weight"  # among a client's EACH leaves: what the client weighs, as the sum of all weights does not tell it
 
@@ -24,38 +25,51 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An upload, or the sum of many: a commutative monoid, so a server adds as they come and never holds a round."""
+    """An upload, or the sum of many: a commutative monoid, so a server adds as they come and never holds a round.
+
+    A client may lack leaves that others have (its columns, its rank, its part of the model).  Sums add over the union
+    of keys, and `without` notes for every such leaf the weight of those who did not send it.
+    """
 
     sums: Tree
     weight: float = 1.0
     count: int = 1  # clients folded in so far
     flops: float = 0.0  # what the clients computed, by their own account
     each: Mapping[str, Tree] = field(default_factory=dict)  # by client: the leaves that must not be summed
+    without: Mapping[str, float] = field(default_factory=dict)  # by leaf: the weight of those who did not send it
 
     def __add__(self, other: Update) -> Update:
         return Update(
-            add(self.sums, other.sums),
+            union(self.sums, other.sums),
             self.weight + other.weight,
             self.count + other.count,
             self.flops + other.flops,
             {**self.each, **other.each},
+            lacking((self.sums, self.weight, self.without), (other.sums, other.weight, other.without)),
         )
 
     def mean(self) -> Tree:
-        """The weighted mean: for STEP leaves the cohort's displacement."""
-        return scale(self.sums, 1.0 / self.weight)
+        """Return the weighted mean of every leaf over those who sent it: for STEP leaves the cohort's displacement."""
+        if not self.without:
+            return scale(self.sums, 1.0 / self.weight)
+        return {key: leaf / (self.weight - self.without.get(key, 0.0)) for key, leaf in self.sums.items()}
+
+
+Part = tuple[Mapping[str, object], float, Mapping[str, float]]  # leaves, weight, and what is noted as not sent
+
+
+def lacking(*parts: Part) -> dict[str, float]:
+    """Return, for every leaf that some parts of a sum lack, the weight of those who did not send it."""
+    if all(part[0].keys() == parts[0][0].keys() and not part[2] for part in parts):
+        return {}
+    keys = {key: None for part in parts for key in part[0]}
+    found = {key: sum(noted.get(key, 0.0) if key in own else weight for own, weight, noted in parts) for key in keys}
+    return {key: weight for key, weight in found.items() if weight}
 
 
 def role_of(uplink: Mapping[str, Role], key: str) -> Role:
     """The role of a leaf, by the first part of its key."""
     return uplink[key.partition(".")[0]]
-
-
-def require_summable(uplink: Mapping[str, Role], name: str) -> None:
-    """Refuse an algorithm where the server learns the sum of a round's uploads and nothing else."""
-    apart = ", ".join(f"'{group}'" for group, role in uplink.items() if role is Role.EACH)
-    says = f"Secure aggregation hides single uploads, and {name} needs every client's own {apart}"
-    require(not apart, f"{says}: leave out one of the two.")
 
 
 def set_apart(uplink: Mapping[str, Role], client: str, up: Update) -> Update:
@@ -80,10 +94,11 @@ def relay(uplink: Mapping[str, Role], down: Tree, up: Update) -> Tree:
 def join(uplink: Mapping[str, Role], first: Update, then: Update) -> Update:
     """One client after the other: displacements add up, statistics add up, weights add up."""
     weight = first.weight + then.weight
-    sums = {
-        key: weight * (total / first.weight + then.sums[key] / then.weight)
-        if role_of(uplink, key) is Role.STEP
-        else total + then.sums[key]
-        for key, total in first.sums.items()
-    }
-    return Update(sums, weight, first.count + then.count, first.flops + then.flops, {**first.each, **then.each})
+
+    def step(key: str) -> Tensor:
+        parts = [up.sums[key] / up.weight for up in (first, then) if key in up.sums]
+        return weight * (parts[0] + parts[1] if len(parts) == 2 else parts[0])
+
+    steps = {key: step(key) for key in {**first.sums, **then.sums} if role_of(uplink, key) is Role.STEP}
+    sums, each = union(first.sums, then.sums) | steps, {**first.each, **then.each}
+    return Update(sums, weight, first.count + then.count, first.flops + then.flops, each)

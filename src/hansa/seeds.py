@@ -7,6 +7,7 @@ what was drawn before, so serial, parallel and remote runs agree and a resumed r
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -26,3 +27,14 @@ def generator(seed: int, *where: int | str) -> torch.Generator:
 def numpy_generator(seed: int, *where: int | str) -> np.random.Generator:
     """A numpy generator for one purpose."""
     return np.random.default_rng(seed_for(seed, *where))
+
+
+def seeds_for(seed: int, *where: int | str, names: Sequence[str]) -> list[int]:
+    """Return `seed_for(seed, *where, name)` for many names, at a fraction of the time."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in (seed, *where))
+    common, found = hashlib.blake2b(f"{text}\x1fstr:".encode(), digest_size=8), []
+    for name in names:
+        one = common.copy()
+        one.update(name.encode())
+        found.append(int.from_bytes(one.digest(), "big") >> 1)
+    return found

@@ -1,4 +1,4 @@
-"""The closed-form classifier as a scikit-learn estimator that streams, merges and forgets exactly."""
+"""The closed-form classifier and regressor as scikit-learn estimators that stream, merge and forget exactly."""
 
 from __future__ import annotations
 
@@ -6,19 +6,60 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hansa.errors import require
-from hansa.ridge import Normalize, RandomFeatures, RidgeStatistics, median_distance, scores
+from hansa.ridge import (
+    Normalize,
+    RandomFeatures,
+    RegressionStatistics,
+    RidgeStatistics,
+    gcv,
+    median_distance,
+    scores,
+)
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 ROWS = 4096  # mapped at a time when predicting
 
 
-class RidgeStatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Ridge regression on one-hot labels, kept as sums: `partial_fit` adds, `forget` removes, `merge` joins.
+class RidgeStatisticsEstimator(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share: random features, and scores of many rows in little memory."""
+
+    coef_: Matrix
+    intercept_: Matrix
+    feature_map_: RandomFeatures | None
+    random_features: int | None
+    sigma: float | str
+    seed: int
+
+    def _map(self, X: Matrix) -> RandomFeatures | None:
+        if self.random_features is None:
+            return None
+        if isinstance(self.sigma, str):
+            require(self.sigma == "median", f"The 'sigma' must be a number > 0 or 'median'. Got {self.sigma!r}.")
+            return RandomFeatures(X.shape[1], self.random_features, median_distance(X, self.seed), self.seed)
+        return RandomFeatures(X.shape[1], self.random_features, self.sigma, self.seed)
+
+    def _scores(self, X: Matrix) -> Matrix:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        weights = torch.from_numpy(np.vstack([np.atleast_2d(self.coef_).T, self.intercept_]))
+        pieces = (X[start : start + ROWS] for start in range(0, len(X), ROWS))
+        mapped = (self.feature_map_(piece) if self.feature_map_ else piece for piece in pieces)
+        return np.concatenate([scores(z, weights).numpy() for z in mapped])
+
+    def _check_mergeable(self, other: RidgeStatisticsEstimator) -> None:
+        check_is_fitted(self)
+        check_is_fitted(other)
+        require(self.feature_map_ == other.feature_map_, "Estimators with different random features cannot be merged.")
+
+
+class RidgeStatisticsClassifier(ClassifierMixin, RidgeStatisticsEstimator):  # type: ignore[misc]
+    """Ridge regression on one-hot labels, stored as sums: `partial_fit` adds, `forget` removes, `merge` joins.
 
     The result never depends on the order or the grouping of samples.  `random_features` (a number D) approximates the
     RBF kernel of width `sigma`; "median" takes the median distance of the first samples seen.  Every call solves anew:
@@ -26,10 +67,7 @@ class RidgeStatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore
     """
 
     classes_: Matrix
-    coef_: Matrix
-    intercept_: Matrix
     statistics_: RidgeStatistics
-    feature_map_: RandomFeatures | None
 
     def __init__(
         self,
@@ -78,9 +116,7 @@ class RidgeStatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore
 
     def merge(self, other: RidgeStatisticsClassifier) -> RidgeStatisticsClassifier:
         """Add everything another fitted classifier of the same features has seen."""
-        check_is_fitted(self)
-        check_is_fitted(other)
-        require(self.feature_map_ == other.feature_map_, "Classifiers with different random features cannot be merged.")
+        self._check_mergeable(other)
         self._widen(other.classes_)
         index = np.searchsorted(self.classes_, other.classes_).tolist()
         self.statistics_ = self.statistics_ + other.statistics_.relabel(index, len(self.classes_))
@@ -116,14 +152,6 @@ class RidgeStatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore
         width = self.feature_map_.dimension_out if self.feature_map_ else X.shape[1]
         self.statistics_ = RidgeStatistics.zeros(width, len(classes))
 
-    def _map(self, X: Matrix) -> RandomFeatures | None:
-        if self.random_features is None:
-            return None
-        if isinstance(self.sigma, str):
-            require(self.sigma == "median", f"The 'sigma' must be a number > 0 or 'median'. Got {self.sigma!r}.")
-            return RandomFeatures(X.shape[1], self.random_features, median_distance(X, self.seed), self.seed)
-        return RandomFeatures(X.shape[1], self.random_features, self.sigma, self.seed)
-
     def _widen(self, classes: Matrix) -> None:
         union = np.union1d(self.classes_, classes)
         if len(union) > len(self.classes_):
@@ -144,10 +172,88 @@ class RidgeStatisticsClassifier(ClassifierMixin, BaseEstimator):  # type: ignore
         self.intercept_ = weights[width].numpy() if self.intercept else np.zeros(len(self.classes_))
         return self
 
-    def _scores(self, X: Matrix) -> Matrix:
+
+class RidgeStatisticsRegressor(RegressorMixin, RidgeStatisticsEstimator):  # type: ignore[misc]
+    """Ridge regression on real targets, stored as sums: `partial_fit` adds, `forget` removes, `merge` joins.
+
+    At the same λ it equals `sklearn.linear_model.Ridge`, whatever the order or the grouping of samples; an intercept is
+    not penalised.  `lam="gcv"` chooses λ anew at every call, by generalised cross-validation; `lam_` is the choice.
+    `random_features` and `sigma` are those of the classifier.
+    """
+
+    lam_: float
+    statistics_: RegressionStatistics
+
+    def __init__(
+        self,
+        lam: float | str = 1.0,
+        intercept: bool = True,
+        random_features: int | None = None,
+        sigma: float | str = "median",
+        seed: int = 0,
+    ) -> None:
+        self.lam = lam
+        self.intercept = intercept
+        self.random_features = random_features
+        self.sigma = sigma
+        self.seed = seed
+
+    def fit(self, X: Matrix, y: Matrix) -> RidgeStatisticsRegressor:
+        """Learn from these samples alone."""
+        X, y = self._checked(X, y, reset=True)
+        return self._begin(X, y)
+
+    def partial_fit(self, X: Matrix, y: Matrix) -> RidgeStatisticsRegressor:
+        """Add samples."""
+        first = not hasattr(self, "statistics_")
+        X, y = self._checked(X, y, reset=first)
+        return self._begin(X, y) if first else self._solve(self.statistics_ + self._sums(X, y))
+
+    def forget(self, X: Matrix, y: Matrix) -> RidgeStatisticsRegressor:
+        """Remove samples: the regressor becomes the one that never saw them."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        weights = torch.from_numpy(np.vstack([self.coef_.T, self.intercept_]))
-        pieces = (X[start : start + ROWS] for start in range(0, len(X), ROWS))
-        mapped = (self.feature_map_(piece) if self.feature_map_ else piece for piece in pieces)
-        return np.concatenate([scores(z, weights).numpy() for z in mapped])
+        X, y = self._checked(X, y, reset=False)
+        return self._solve(self.statistics_ - self._sums(X, y))
+
+    def merge(self, other: RidgeStatisticsRegressor) -> RidgeStatisticsRegressor:
+        """Add everything another fitted regressor of the same features has seen."""
+        self._check_mergeable(other)
+        return self._solve(self.statistics_ + other.statistics_)
+
+    def predict(self, X: Matrix) -> Matrix:
+        """The predicted targets: a vector of one, or a column for each of several."""
+        predicted = self._scores(X)
+        return predicted[:, 0] if self.coef_.ndim == 1 else predicted
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _checked(self, X: Matrix, y: Matrix, reset: bool) -> tuple[Matrix, Matrix]:
+        types = [np.float64, np.float32]
+        checked: tuple[Matrix, Matrix] = validate_data(
+            self, X, y, reset=reset, dtype=types, multi_output=True, y_numeric=True
+        )
+        return checked
+
+    def _begin(self, X: Matrix, y: Matrix) -> RidgeStatisticsRegressor:
+        self.feature_map_ = self._map(X)
+        return self._solve(self._sums(X, y))
+
+    def _sums(self, X: Matrix, y: Matrix) -> RegressionStatistics:
+        return RegressionStatistics.from_features(X, y, feature_map=self.feature_map_)
+
+    def _solve(self, statistics: RegressionStatistics) -> RidgeStatisticsRegressor:
+        self.lam_ = self._lambda(statistics)
+        weights = statistics.solve(self.lam_, intercept=self.intercept).numpy()
+        slopes, offsets = weights[: statistics.dimension].T, weights[statistics.dimension :].sum(0)
+        self.coef_, self.intercept_ = (slopes[0], offsets[0]) if len(slopes) == 1 else (slopes, offsets)
+        self.statistics_ = statistics
+        return self
+
+    def _lambda(self, statistics: RegressionStatistics) -> float:
+        if not isinstance(self.lam, str):
+            return self.lam
+        require(self.lam == "gcv", f"The 'lam' must be a number > 0 or 'gcv'. Got {self.lam!r}.")
+        return gcv(statistics, intercept=self.intercept).lam

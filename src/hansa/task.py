@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from hansa.errors import require
+from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.io.flops import FlopCount
 from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
@@ -19,14 +21,14 @@ from hansa.tree import Tree, pick
 class Model(Hashable, Protocol):
     """A piece that builds a network of two children, `features` and `head`; forward is `head(features(x))`."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
-        """A freshly initialised module for inputs of this shape (without the batch dimension)."""
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+        """Return a freshly initialised module for inputs of this shape (without the batch dimension)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClientData:
-    """Samples of one client: inputs (n × …) and integer labels (n)."""
+    """Samples of one client: inputs (n × …) and labels, class numbers (n) or real targets (n × columns)."""
 
     x: Tensor
     y: Tensor
@@ -35,7 +37,7 @@ class ClientData:
         return self.y.shape[0]
 
     def batches(self, size: int, rng: torch.Generator, fewest: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch in random order; none crosses its end.
+        """Yield the batches of one epoch in random order; no batch crosses the end of the epoch.
 
         The last batch may be smaller than the others; one of less than `fewest` samples joins the batch before it.
         """
@@ -49,24 +51,24 @@ class ClientData:
 
 
 @functools.lru_cache(maxsize=256)
-def _skeleton(model: Model, input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
-    """The computation alone: every parameter and buffer is passed in, so sharing one skeleton shares no state."""
+def _skeleton(model: Model, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+    """Build the computation alone: every leaf is passed in, so sharing one skeleton shares no state."""
     with torch.random.fork_rng(devices=[]):
-        return model.build(input_shape, num_classes).requires_grad_(False)
+        return model.build(input_shape, outputs).requires_grad_(False)
 
 
-@functools.lru_cache(maxsize=16)
-def _initial(model: Model, input_shape: tuple[int, ...], num_classes: int, seed: int) -> Tree:
+@functools.lru_cache(maxsize=128)  # clients of many input widths have an entry each
+def _initial(model: Model, input_shape: tuple[int, ...], outputs: int, seed: int) -> Tree:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))  # modules initialise themselves from torch's own generator
-        module = model.build(input_shape, num_classes)
+        module = model.build(input_shape, outputs)
     return {key: leaf.detach().clone() for key, leaf in module.state_dict().items() if leaf.is_floating_point()}
 
 
 @functools.lru_cache(maxsize=256)
-def _flops(model: Model, input_shape: tuple[int, ...], num_classes: int, integers: bool) -> tuple[float, float]:
-    module = _skeleton(model, input_shape, num_classes).eval()
-    x = torch.zeros((1, *input_shape), dtype=torch.long if integers else torch.float32)
+def _flops(model: Model, input_shape: tuple[int, ...], outputs: int, integers: bool) -> tuple[float, float]:
+    module = _skeleton(model, input_shape, outputs).eval()
+    x = torch.zeros((1, *input_shape), dtype=torch.long if integers else _number_format(module))
     with torch.no_grad():
         with FlopCount() as features:
             z = module.get_submodule("features")(x)
@@ -75,8 +77,13 @@ def _flops(model: Model, input_shape: tuple[int, ...], num_classes: int, integer
     return float(features.total), float(head.total)
 
 
+def _number_format(module: torch.nn.Module) -> torch.dtype:
+    """Return the type of the network's numbers, in which it reads its inputs."""
+    return next((leaf.dtype for leaf in module.state_dict().values() if leaf.is_floating_point()), torch.float32)
+
+
 def only(labels: Tensor, logits: Tensor) -> Tensor:
-    """Logits of a classifier without the other classes' columns: probability 0, and no gradient."""
+    """Mask the logits of all other classes, as without their columns: probability 0, and no gradient."""
     return logits.masked_fill(~labels, -torch.inf)
 
 
@@ -86,23 +93,33 @@ class Task:
 
     model: Model
     input_shape: tuple[int, ...]
-    num_classes: int
-    population: int = 1
+    outputs: int  # columns of what the network gives: one a class, or one a real target
+    population: int = 1  # clients in all
     seed: int = 0
     start: Tree = field(default_factory=dict)  # leaves that earlier phases learnt, over the seeded initial ones
     temperature: float = 1.0  # logits are divided by it
     integers: bool = False  # inputs are token ids
     local_labels: bool = False  # OLL: to a client there are only the classes of its own training data
     labels: Tensor | None = None  # set in a client's view under OLL: for every class, whether it is one of its own
+    real: bool = False  # targets are real numbers, not classes
+    samples: int = 0  # training samples of all clients together; 0 where nobody knows
+    round: int = 0  # of the phase, from 0 on, and of how many: learning rates may follow it
+    rounds: int = 1
+
+    @property
+    def num_classes(self) -> int:
+        """Return how many classes there are; an algorithm that needs classes refuses real targets here."""
+        require(not self.real, "The targets are real numbers, and this needs classes: use 'fed3r' or 'fedavg'.")
+        return self.outputs
 
     def view(self, data: ClientData, start: Tree) -> Task:
-        """The task as one client sees it: its own input shape, classes, and leaves carried over from earlier phases."""
+        """Return the task as one client sees it: its own input shape, classes, and leaves of earlier phases."""
         shape, labels = tuple(data.x.shape[1:]), self._labels_of(data) if self.local_labels else None
         if shape == self.input_shape:
             alike = not start and labels is None
             return self if alike else replace(self, start={**self.start, **start}, labels=labels)
-        fits = _initial(self.model, shape, self.num_classes, self.seed)  # a common leaf may belong to another width
-        common = {key: leaf for key, leaf in self.start.items() if fits[key].shape == leaf.shape}
+        fits = _initial(self.model, shape, self.outputs, self.seed)  # a common leaf may belong to another network
+        common = {key: leaf for key, leaf in self.start.items() if key in fits and fits[key].shape == leaf.shape}
         return replace(self, input_shape=shape, start={**common, **start}, labels=labels)
 
     def _labels_of(self, data: ClientData) -> Tensor:
@@ -113,40 +130,95 @@ class Task:
     @functools.cached_property
     def module(self) -> torch.nn.Module:
         """The network's computation, without weights of its own."""
-        return _skeleton(self.model, self.input_shape, self.num_classes)
+        return _skeleton(self.model, self.input_shape, self.outputs)
+
+    @functools.cached_property
+    def buffers(self) -> frozenset[str]:
+        """The leaves that follow the data by themselves, such as a BatchNorm's running mean."""
+        return frozenset(key for key, _ in self.module.named_buffers())
 
     def params(self) -> Tree:
-        """Where training starts: the seeded initial weights and float buffers, replaced by what is carried over."""
+        """Return where training starts: the seeded initial weights and float buffers, and what is carried over."""
         return dict(self._params)
 
     @functools.cached_property
     def _params(self) -> Tree:
-        return {**_initial(self.model, self.input_shape, self.num_classes, self.seed), **self.start}
+        return {**_initial(self.model, self.input_shape, self.outputs, self.seed), **self.start}
+
+    @functools.cached_property
+    def _leaves(self) -> frozenset[str]:
+        return frozenset(self.module.state_dict())
+
+    @functools.cached_property
+    def number_format(self) -> torch.dtype:
+        """The type of the network's numbers."""
+        return _number_format(self.module)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return inputs in the network's number format; token ids stay as they are."""
+        return x.to(self.number_format) if x.is_floating_point() else x
 
     def forward(self, params: Tree, x: Tensor, *, training: bool = False) -> Tensor:
-        """Logits.  In training mode float buffers among `params` are updated in place, as torch modules do."""
+        """Return logits, or predictions of real targets; leaves that are not the network's own are ignored.
+
+        In training mode float buffers among `params` are updated in place, as torch modules do.
+        """
         module = self.module
         if module.training != training:
             module.train(training)
-        logits: Tensor = functional_call(module, params, (x,))
-        logits = logits if self.temperature == 1.0 else logits / self.temperature
-        return logits if self.labels is None else only(self.labels, logits)
+        own = params if params.keys() <= self._leaves else {k: v for k, v in params.items() if k in self._leaves}
+        out = self.network(own, self.inputs(x))
+        out = out if self.temperature == 1.0 else out / self.temperature
+        return out if self.labels is None else only(self.labels, out)
+
+    def network(self, params: Tree, x: Tensor) -> Tensor:
+        """Return what the network itself makes of inputs, in the mode it is in."""
+        out: Tensor = functional_call(self.module, params, (x,), tie_weights=self._tied)
+        return out
+
+    @functools.cached_property
+    def _tied(self) -> bool:
+        """Whether some leaves are one and the same; torch looks for them at every call unless told."""
+        every = sum(1 for _ in self.module.named_parameters(remove_duplicate=False))
+        return every != sum(1 for _ in self.module.named_parameters())
+
+    def part(self, name: str, params: Tree, x: Tensor, *, training: bool = False) -> Tensor:
+        """Return what one part of the network, such as `features` or `head`, makes of its inputs."""
+        module = self.module.get_submodule(name)
+        if module.training != training:
+            module.train(training)
+        out: Tensor = functional_call(module, pick(name, params), (self.inputs(x),))
+        return out
 
     def features(self, params: Tree, x: Tensor) -> Tensor:
-        """What the head sees, φ(x), flattened to one vector a sample."""
-        features = self.module.eval().get_submodule("features")
-        z: Tensor = functional_call(features, pick("features", params), (x,))
-        return z.flatten(1)
+        """Return what the head sees, φ(x), flattened to one vector a sample."""
+        return self.part("features", params, x).flatten(1)
 
     @property
     def features_flops(self) -> float:
         """Floating-point operations of φ for one sample (matrix products and convolutions, a multiply-add is two)."""
-        return _flops(self.model, self.input_shape, self.num_classes, self.integers)[0]
+        return _flops(self.model, self.input_shape, self.outputs, self.integers)[0]
 
     @property
     def head_flops(self) -> float:
         """Floating-point operations of the head for one sample; a linear one has only the client's own columns."""
-        whole = _flops(self.model, self.input_shape, self.num_classes, self.integers)[1]
+        whole = _flops(self.model, self.input_shape, self.outputs, self.integers)[1]
         if self.labels is None or type(self.module.get_submodule("head")) is not torch.nn.Linear:
             return whole
-        return whole * int(self.labels.sum()) / self.num_classes
+        return whole * int(self.labels.sum()) / self.outputs
+
+
+OBJECTS = ("model", "start", "labels")  # what of a task is no plain setting
+
+
+def task_to_table(task: Task) -> dict[str, Any]:
+    """Return a task as JSON: its model and settings; leaves and a client's own classes travel beside it."""
+    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in OBJECTS}
+    return {"model": piece_to_table("model", task.model), **plain, "input_shape": list(task.input_shape)}
+
+
+def task_from_table(table: dict[str, Any], start: Tree | None = None, labels: Tensor | None = None) -> Task:
+    """Return the task that a table describes."""
+    plain = {key: value for key, value in table.items() if key not in OBJECTS}
+    model = piece_from_table("model", table["model"])
+    return Task(model=model, start=start or {}, labels=labels, **{**plain, "input_shape": tuple(table["input_shape"])})

@@ -27,6 +27,14 @@ def add(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
     return combine(left, right, operator.add)
 
 
+def union(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
+    """`left + right` over all leaves of either; one that is in only one of them is taken as it is."""
+    if left.keys() == right.keys():
+        return {key: leaf + right[key] for key, leaf in left.items()}
+    both = {**left, **right}
+    return {key: left[key] + right[key] if key in left and key in right else leaf for key, leaf in both.items()}
+
+
 def subtract(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
     """`left − right`."""
     return combine(left, right, operator.sub)

@@ -1,4 +1,4 @@
-"""Problems small enough to do by hand, and rounds played straight on the contract."""
+"""Problems small enough to do by hand, and rounds run straight on the contract."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hansa.contract import Algorithm
 from hansa.payload import Update
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining, Trained, Turn, train
 from hansa.tree import Tree
 
 
@@ -22,7 +23,7 @@ class TwoLogits:
 
     start: float = 0.0
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         net = nn.Sequential()
         net.add_module("features", nn.Identity())
         net.add_module("head", nn.Linear(1, 2, bias=False))
@@ -35,7 +36,7 @@ class TwoLogits:
 class Product:
     """logits = (h·f·x, −h·f·x) with the feature f = 1 and the head h = 0.5."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         net = nn.Sequential()
         net.add_module("features", nn.Linear(1, 1, bias=False))
         net.add_module("head", nn.Linear(1, 2, bias=False))
@@ -53,12 +54,12 @@ class Standardise(nn.BatchNorm1d):
 class Normed:
     """A normalisation layer that only its type gives away, and one that is only called so."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         net, features = nn.Sequential(), nn.Sequential()
         features.add_module("norm", nn.Linear(*input_shape, 4))
         features.add_module("second", Standardise(4))
         net.add_module("features", features)
-        net.add_module("head", nn.Linear(4, num_classes))
+        net.add_module("head", nn.Linear(4, outputs))
         return net
 
 
@@ -94,21 +95,36 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def trained(local: LocalTraining, task: Task, data: ClientData, start: Tree | None = None, seed: int = 0) -> Trained:
+    """One client's training, from where the task starts if nothing else is given."""
+    return train(Turn(local, task, task.params() if start is None else start), data, seed)
+
+
+def sent(algorithm: Algorithm, task: Task, server: Tree) -> Tree:
+    """The message that clients receive."""
+    return algorithm.broadcast(task, server, rng())
+
+
 def visit(
     algorithm: Algorithm, task: Task, server: Tree, data: ClientData, state: Tree | None = None, seed: int = 0
 ) -> tuple[Update, Tree]:
     """One visit, from the client's initial state where none is given."""
     state = algorithm.client_init(task, data) if state is None else state
-    return algorithm.client_step(task, algorithm.broadcast(server), state, data, rng(seed))
+    return algorithm.client_step(task, sent(algorithm, task, server), state, data, rng(seed))
 
 
-def run_phases(
+def deployed(algorithm: Algorithm, task: Task, server: Tree, state: Tree, data: ClientData, seed: int = 0) -> Tree:
+    """What a client deploys of what the server serves."""
+    return algorithm.deploy(task, algorithm.serve(task, server), state, data, rng(seed))
+
+
+def run_rounds(
     algorithm: Algorithm, task: Task, clients: Mapping[str, ClientData], rounds: Sequence[Sequence[str]]
 ) -> tuple[Tree, dict[str, Tree]]:
     """Rounds of the named clients: the server's last state and those of the clients visited."""
-    server, states = algorithm.server_init(task, {}), dict[str, Tree]()
+    server, states = algorithm.server_init(task), dict[str, Tree]()
     for number, names in enumerate(rounds):
-        down, cohort = algorithm.broadcast(server), None
+        down, cohort = sent(algorithm, task, server), None
         for name in names:
             data = clients[name]
             state = states[name] if name in states else algorithm.client_init(task, data)
@@ -119,7 +135,11 @@ def run_phases(
     return server, states
 
 
-def mixed(width: int = 3, sizes: Sequence[int] = (6, 9, 12, 20), shift: float = 1.0) -> dict[str, ClientData]:
+SIZES = (6, 9, 12, 20)  # of the mixed clients
+SAMPLES = sum(SIZES)
+
+
+def mixed(width: int = 3, sizes: Sequence[int] = SIZES, shift: float = 1.0) -> dict[str, ClientData]:
     """Clients of different sizes whose inputs are shifted and whose labels disagree."""
     draw, made = rng(7), {}
     for k, n in enumerate(sizes):

@@ -9,8 +9,8 @@ from torch import nn
 
 @dataclass(frozen=True)
 class TwoLayerHead:
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         net = nn.Sequential()
         net.add_module("features", nn.Identity())
-        net.add_module("head", nn.Sequential(nn.Linear(*input_shape, 5), nn.Linear(5, num_classes)))
+        net.add_module("head", nn.Sequential(nn.Linear(*input_shape, 5), nn.Linear(5, outputs)))
         return net

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from hand_problems import rng, trained, visit
 from torch import nn
 
 from hansa.algorithms.fedavg import FedAvg
@@ -22,10 +23,10 @@ from hansa.tree import copy, equal
 class TwoLogits:
     """logits = head.weight · x with one input, started at zero: every gradient can be written down."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         net = nn.Sequential()
         net.add_module("features", nn.Identity())
-        net.add_module("head", nn.Linear(1, num_classes, bias=False))
+        net.add_module("head", nn.Linear(1, outputs, bias=False))
         nn.init.zeros_(net.head.weight)
         return net
 
@@ -34,10 +35,10 @@ class TwoLogits:
 class Normed:
     """BatchNorm below a linear head."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         net = nn.Sequential()
         net.add_module("features", nn.BatchNorm1d(*input_shape))
-        net.add_module("head", nn.Linear(*input_shape, num_classes))
+        net.add_module("head", nn.Linear(*input_shape, outputs))
         return net
 
 
@@ -45,30 +46,26 @@ TASK = Task(TwoLogits(), (1,), 2)
 ONE = ClientData(torch.tensor([[2.0]]), torch.tensor([0]))  # gradient at zero weights: (½ − 1)·2 = −1 and ½·2 = +1
 
 
-def rng() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
 def test_one_step_of_sgd() -> None:
-    trained = LocalTraining(lr=0.3).run(TASK, TASK.params(), ONE, rng())
-    assert trained.params["head.weight"].flatten().tolist() == pytest.approx([0.3, -0.3])
-    assert trained.steps == 1
+    done = trained(LocalTraining(lr=0.3), TASK, ONE)
+    assert done.params["head.weight"].flatten().tolist() == pytest.approx([0.3, -0.3])
+    assert done.steps == 1
 
 
 def test_momentum_and_weight_decay_over_two_epochs() -> None:
-    trained = LocalTraining(lr=0.1, momentum=0.5, weight_decay=0.2, epochs=2).run(TASK, TASK.params(), ONE, rng())
+    done = trained(LocalTraining(lr=0.1, momentum=0.5, weight_decay=0.2, epochs=2), TASK, ONE)
     w, v = 0.0, 0.0
     for _ in range(2):
         p = 1 / (1 + math.exp(-(2 * w - 2 * -w)))
         v = 0.5 * v + (p - 1) * 2 + 0.2 * w
         w = w - 0.1 * v
-    assert trained.params["head.weight"][0, 0].item() == pytest.approx(w)
-    assert trained.steps == 2
+    assert done.params["head.weight"][0, 0].item() == pytest.approx(w)
+    assert done.steps == 2
 
 
 def test_the_last_small_batch_counts_and_no_batch_crosses_an_epoch() -> None:
     data = ClientData(torch.ones(5, 1), torch.zeros(5, dtype=torch.long))
-    assert LocalTraining(batch_size=2, epochs=3).run(TASK, TASK.params(), data, rng()).steps == 9
+    assert trained(LocalTraining(batch_size=2, epochs=3), TASK, data).steps == 9
     seen = torch.cat([x for x, _ in ClientData(torch.arange(5.0)[:, None], data.y).batches(2, rng())])
     assert sorted(seen.flatten().tolist()) == [0, 1, 2, 3, 4]
 
@@ -88,25 +85,25 @@ def test_frozen_buffers_stay_as_they_were() -> None:
     start = task.params()
     before = copy(start)
     data = ClientData(torch.randn(9, 3, generator=rng()) + 5, torch.arange(9) % 2)
-    trained = LocalTraining(train="head", batch_size=4).run(task, start, data, rng())
+    done = trained(LocalTraining(train="head", batch_size=4), task, data, start)
     assert equal(task.params(), before) and equal(start, before)
-    assert torch.equal(trained.params["features.running_mean"], before["features.running_mean"])
+    assert torch.equal(done.params["features.running_mean"], before["features.running_mean"])
 
 
 def test_the_temperature_divides_logits_and_so_multiplies_the_gradient() -> None:
     warm = Task(TwoLogits(), (1,), 2, temperature=0.1)
-    trained = LocalTraining(lr=0.3).run(warm, warm.params(), ONE, rng())
-    assert trained.params["head.weight"].flatten().tolist() == pytest.approx([3.0, -3.0])
+    done = trained(LocalTraining(lr=0.3), warm, ONE)
+    assert done.params["head.weight"].flatten().tolist() == pytest.approx([3.0, -3.0])
 
 
 def test_flops_of_a_step() -> None:
     """Forward 2·1·2, backward twice that, for one sample in one epoch."""
-    assert LocalTraining().run(TASK, TASK.params(), ONE, rng()).flops == 3 * 4
+    assert trained(LocalTraining(), TASK, ONE).flops == 3 * 4
 
 
 def test_fedavg_weighs_clients_by_samples() -> None:
     algorithm = FedAvg()
-    server = algorithm.server_init(TASK, {})
+    server = algorithm.server_init(TASK)
     small = Update({"model.head.weight": 1 * torch.tensor([[1.0], [0.0]])}, 1)
     large = Update({"model.head.weight": 3 * torch.tensor([[0.0], [1.0]])}, 3)
     after = algorithm.server_step(TASK, server, small + large)
@@ -115,10 +112,10 @@ def test_fedavg_weighs_clients_by_samples() -> None:
 
 def test_only_the_trained_part_travels() -> None:
     algorithm = FedAvg(LocalTraining(train="head"))
-    up, _ = algorithm.client_step(TASK, algorithm.broadcast(algorithm.server_init(TASK, {})), {}, ONE, rng())
+    up, _ = visit(algorithm, TASK, algorithm.server_init(TASK), ONE)
     assert list(up.sums) == ["model.head.weight"]
     with pytest.raises(HansaError, match="No parameter matches train = 'features'"):
-        FedAvg(LocalTraining(train="features")).server_init(TASK, {})
+        FedAvg(LocalTraining(train="features")).server_init(TASK)
 
 
 PARAMS, DELTA = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.5, -1.0])}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,7 @@ from hansa.errors import HansaError
 from hansa.models.convolutional import LeNet
 from hansa.models.dense import MLP, Linear
 from hansa.payload import Update
-from hansa.plan.shorthand import phases_from
+from hansa.plan.files import plan_from_table
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
 
@@ -23,11 +25,11 @@ def sides(right: int, wrong: int) -> ClientData:
 
 def calibrated(head: Tree, *clients: ClientData) -> Tree:
     algorithm, task = Calibrate(), Task(Linear(), (1,), 2, start=head)
-    server = algorithm.server_init(task, {})
+    server = algorithm.server_init(task)
     for data in clients:
         up, _ = algorithm.client_step(task, {}, {}, data, torch.Generator())
         server = algorithm.server_step(task, server, up)
-    return algorithm.model(task, server, {})
+    return algorithm.model(task, server)
 
 
 def test_the_best_temperature_by_hand() -> None:
@@ -59,7 +61,7 @@ def test_predictions_stay_and_the_loss_falls() -> None:
     view = Task(MLP((8,)), (3,), 4, start=small)
     algorithm = Calibrate()
     up, _ = algorithm.client_step(view, {}, {}, data, torch.Generator())
-    model = algorithm.model(view, algorithm.server_step(view, algorithm.server_init(view, {}), up), {})
+    model = algorithm.model(view, algorithm.server_step(view, algorithm.server_init(view), up))
     before, after = view.forward(small, data.x), view.forward(model, data.x)
     assert torch.equal(before.argmax(1), after.argmax(1))
     assert F.cross_entropy(after, data.y) <= F.cross_entropy(before, data.y)
@@ -68,16 +70,16 @@ def test_predictions_stay_and_the_loss_falls() -> None:
 def test_what_cannot_be_calibrated_is_told() -> None:
     task = Task(Linear(), (1,), 2)
     with pytest.raises(HansaError, match="not finite"):
-        Calibrate().server_step(
-            task, Calibrate().server_init(task, {}), Update({"losses": torch.full((61,), torch.inf)})
-        )
-    assert Calibrate().server_init(Task(LeNet(), (1, 28, 28), 10), {})
+        Calibrate().server_step(task, Calibrate().server_init(task), Update({"losses": torch.full((61,), torch.inf)}))
+    assert Calibrate().server_init(Task(LeNet(), (1, 28, 28), 10))
 
 
-def test_the_notation_knows_it() -> None:
-    assert [phase.get("temperature") for phase in phases_from("Fed3R + Calibrate + FedAvg + FP")] == [
-        0.1,
-        None,
-        None,
-        None,
-    ]
+@pytest.mark.parametrize(
+    "phases",
+    ["Fed3R + Calibrate + FedAvg + FP", [{"algorithm": name} for name in ("fed3r", "calibrate", "fedavg", "local")]],
+    ids=["notation", "tables"],
+)
+def test_later_phases_of_a_plan_train_at_temperature_one(phases: object) -> None:
+    """Calibration itself measures at temperature one, and so do all phases after it; Fed3R is read at 0.1."""
+    table = {"data": {"source": "digits", "partition": "iid"}, "model": "linear", "phases": phases}
+    assert [phase.temperature for phase in plan_from_table(table, "here", Path()).phases] == [0.1, 1.0, 1.0, 1.0]

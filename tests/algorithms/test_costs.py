@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hand_problems import sent
 from paper_costs import Sizes, communication, computation, fed3r_full_upload
 
 from hansa.algorithms.fed3r import Fed3R
@@ -12,7 +13,10 @@ from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
-from hansa.engines.session import Visit, perform
+from hansa.data.clients import whole_client
+from hansa.data.dataset import Samples
+from hansa.engines.client_side import ClientSide
+from hansa.engines.session import perform
 from hansa.errors import HansaError
 from hansa.models.dense import MLP
 from hansa.task import ClientData, Task
@@ -106,8 +110,10 @@ TABLE_22: list[tuple[str, str, Algorithm]] = [
 
 
 def real_numbers(algorithm: Algorithm) -> tuple[int, int]:
-    down = algorithm.broadcast(algorithm.server_init(TASK, {}))
-    reply = perform(algorithm, TASK, DATA, Visit("a", None, {}, 0), down)
+    down = sent(algorithm, TASK, algorithm.server_init(TASK))
+    client = whole_client(Samples(DATA.x.numpy(), DATA.y.numpy()), None)
+    side = ClientSide(algorithm, TASK, {"a": client}, lambda _: None, seed=0, place=0)
+    reply = perform(side, TASK, "a", 0, down)
     return sum(leaf.numel() for leaf in down.values()), sum(leaf.numel() for leaf in reply.upload.values())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hand_problems import Normed, mixed, run_phases, visit
+from hand_problems import SAMPLES, Normed, mixed, run_rounds, sent, visit
 
 from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.fedalt import FedAlt
@@ -37,7 +37,7 @@ from hansa.training.local import LocalTraining
 from hansa.tree import copy, equal
 
 WHOLE = LocalTraining(lr=0.1, batch_size=1000)
-NORMED = Task(Normed(), (3,), 2, population=4)
+NORMED = Task(Normed(), (3,), 2, population=4, samples=SAMPLES)
 EVERYONE = ["c0", "c1", "c2", "c3"]
 MEAN = "features.second.running_mean"
 
@@ -75,13 +75,11 @@ def name(algorithm: Algorithm) -> str:
 def test_buffers_are_averaged(algorithm: Algorithm) -> None:
     """After a full round of one full batch the running mean is a tenth of the mean of the clients' means."""
     clients, start = mixed(shift=3.0), NORMED.params()
-    server, _ = run_phases(algorithm, NORMED, clients, [EVERYONE] * (2 if isinstance(algorithm, Mime) else 1))
-    uniform = isinstance(algorithm, FedDyn)
+    server, _ = run_rounds(algorithm, NORMED, clients, [EVERYONE] * (2 if isinstance(algorithm, Mime) else 1))
     total, expected = 0, torch.zeros(4)
     for data in clients.values():
         z = torch.nn.functional.linear(data.x, start["features.norm.weight"], start["features.norm.bias"])
-        share = 1 if uniform else len(data)
-        total, expected = total + share, expected + share * 0.1 * z.mean(0)
+        total, expected = total + len(data), expected + len(data) * 0.1 * z.mean(0)
     prefix = "inner." if isinstance(algorithm, Wima) else ""
     assert torch.allclose(server[f"{prefix}model.{MEAN}"], expected / total, atol=1e-5)
     assert expected.abs().max() > 0.1
@@ -91,8 +89,8 @@ def test_buffers_are_averaged(algorithm: Algorithm) -> None:
 def test_nothing_given_is_written_to(algorithm: Algorithm) -> None:
     """Not even the running statistics of a frozen part, nor the task's initial ones, which all clients share."""
     clients, initial = mixed(), copy(NORMED.params())
-    server, states = run_phases(algorithm, NORMED, clients, [EVERYONE])
-    down, state = algorithm.broadcast(server), states["c0"]
+    server, states = run_rounds(algorithm, NORMED, clients, [EVERYONE])
+    down, state = sent(algorithm, NORMED, server), states["c0"]
     before = copy(server), copy(down), copy(state)
     draw = torch.Generator()
     algorithm.client_step(NORMED, down, state, clients["c0"], draw)
@@ -138,13 +136,13 @@ def test_every_line_of_the_reference_is_a_plans_and_none_is_missing() -> None:
 def test_passes_over_the_data_are_accounted_for(algorithm: Algorithm, passes: int) -> None:
     """In units of `3·F` a sample, as Table 23 of the OLL paper counts; Mime's first round only takes a gradient."""
     task, data = Task(MLP((4,)), (3,), 2), mixed()["c1"]
-    up, _ = visit(algorithm, task, algorithm.server_init(task, {}), data)
+    up, _ = visit(algorithm, task, algorithm.server_init(task), data)
     assert up.flops == passes * len(data) * 3 * (2 * 3 * 4 + 2 * 4 * 2)
 
 
 def test_mimes_training_round_takes_two_gradients_a_batch() -> None:
     task, data, algorithm = Task(MLP((4,)), (3,), 2), mixed()["c1"], Mime(WHOLE)
-    server, _ = run_phases(algorithm, task, {"c1": data}, [["c1"]])
+    server, _ = run_rounds(algorithm, task, {"c1": data}, [["c1"]])
     up, _ = visit(algorithm, task, server, data)
     assert up.flops == 2 * len(data) * 3 * (2 * 3 * 4 + 2 * 4 * 2)
 
@@ -153,6 +151,6 @@ def test_training_parts_in_turn_costs_less_for_the_head() -> None:
     """FedAlt(ψ): a pass that stops at the head, and a whole one."""
     task, data = Task(MLP((4,)), (3,), 2), mixed()["c1"]
     algorithm = FedAlt(WHOLE)
-    up, _ = visit(algorithm, task, algorithm.server_init(task, {}), data)
+    up, _ = visit(algorithm, task, algorithm.server_init(task), data)
     features, head = 2 * 3 * 4, 2 * 4 * 2
     assert up.flops == len(data) * (features + 3 * head + 3 * (features + head))

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hand_problems import ONE, PRODUCT, TASK, Normed, mixed, rng, run_phases, sigmoid, slope, visit, weight
+from hand_problems import (
+    ONE,
+    PRODUCT,
+    SAMPLES,
+    TASK,
+    Normed,
+    deployed,
+    mixed,
+    rng,
+    run_rounds,
+    sent,
+    sigmoid,
+    slope,
+    trained,
+    visit,
+    weight,
+)
 
 from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.fedavg import FedAvg
@@ -19,13 +35,14 @@ from hansa.errors import HansaError
 from hansa.models.dense import MLP
 from hansa.server.optimisers import Adam
 from hansa.task import Task
-from hansa.training.leaves import kept_leaves
+from hansa.training.leaves import personal_leaves
 from hansa.training.local import LocalTraining
+from hansa.training.visits import turn_seed
 from hansa.tree import equal, nest, pick
 
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
-SMALL = Task(MLP((4,)), (3,), 2, population=4)
-NORMED = Task(Normed(), (3,), 2, population=4)
+SMALL = Task(MLP((4,)), (3,), 2, population=4, samples=SAMPLES)
+NORMED = Task(Normed(), (3,), 2, population=4, samples=SAMPLES)
 ROUNDS = [["c0", "c1"], ["c1", "c2"], ["c0"]]
 HEAD, FEATURES = "head.weight", "features.weight"
 
@@ -42,7 +59,7 @@ def features_step(h: float, f: float) -> float:
 
 def after_visit(algorithm: Algorithm) -> tuple[float, float]:
     """Head and feature after one visit, one of them kept and the other uploaded."""
-    up, state = visit(algorithm, PRODUCT, algorithm.server_init(PRODUCT, {}), ONE)
+    up, state = visit(algorithm, PRODUCT, algorithm.server_init(PRODUCT), ONE)
     if f"own.{HEAD}" in state:
         return weight(state, "own."), 1.0 + up.sums[f"model.{FEATURES}"].item()
     return 0.5 + weight(up.sums, "model."), state[f"own.{FEATURES}"].item()
@@ -79,7 +96,7 @@ def test_fedrep_fits_the_head_first_and_keeps_it() -> None:
     f -= 0.1 * features_step(h, f)
     algorithm = FedRep(LocalTraining(lr=0.1), head_epochs=4)
     assert after_visit(algorithm) == pytest.approx((h, f), rel=1e-5)
-    server = algorithm.server_init(PRODUCT, {})
+    server = algorithm.server_init(PRODUCT)
     _, state = visit(algorithm, PRODUCT, server, ONE)
     _, again = visit(algorithm, PRODUCT, server, ONE, state)
     for _ in range(4):
@@ -89,30 +106,29 @@ def test_fedrep_fits_the_head_first_and_keeps_it() -> None:
 
 def test_fedper_and_fedsim_are_personal_fedavg() -> None:
     clients = mixed()
-    expected = run_phases(Personal(FedAvg(LOCAL), keep="head"), SMALL, clients, ROUNDS)
+    expected = run_rounds(Personal(FedAvg(LOCAL), keep="head"), SMALL, clients, ROUNDS)
     for algorithm in (FedPer(LOCAL), FedSim(LOCAL)):
-        server, states = run_phases(algorithm, SMALL, clients, ROUNDS)
+        server, states = run_rounds(algorithm, SMALL, clients, ROUNDS)
         assert equal(server, expected[0]) and all(equal(states[name], expected[1][name]) for name in states)
 
 
 def test_fedalts_second_run_is_fedavg_on_the_shared_part() -> None:
     """The upload is what FedAvg on the features uploads once the head is what the first run made it."""
     algorithm, data = FedAlt(LOCAL), mixed()["c0"]
-    server = algorithm.server_init(SMALL, {})
-    draw = rng()
-    own = LocalTraining(lr=0.1, epochs=2, batch_size=4, train="head").run(SMALL, SMALL.params(), data, draw)
+    server = algorithm.server_init(SMALL)
+    own = trained(LocalTraining(lr=0.1, epochs=2, batch_size=4, train="head"), SMALL, data)
     settled = Task(SMALL.model, (3,), 2, 4, start={key: own.params[key] for key in ("head.weight", "head.bias")})
     alone = FedAvg(LocalTraining(lr=0.1, epochs=2, batch_size=4, train="features"))
-    expected, _ = alone.client_step(settled, algorithm.broadcast(server), {}, data, draw)
+    expected, _ = alone.client_step(settled, sent(algorithm, SMALL, server), {}, data, rng(turn_seed(0, 1)))
     up, _ = visit(algorithm, SMALL, server, data)
     assert equal(up.sums, expected.sums) and up.flops == expected.flops + own.flops
 
 
 @pytest.mark.parametrize("algorithm", [FedSim(LOCAL), FedAlt(LOCAL), FedRep(LOCAL), FedPer(LOCAL, Adam())], ids=repr)
 def test_only_the_shared_part_travels_or_is_known_to_the_server(algorithm: Algorithm) -> None:
-    server, _ = run_phases(algorithm, SMALL, mixed(), ROUNDS)
+    server, _ = run_rounds(algorithm, SMALL, mixed(), ROUNDS)
     up, state = visit(algorithm, SMALL, server, mixed()["c0"])
-    assert not [key for tree in (server, algorithm.broadcast(server), up.sums) for key in tree if "head." in key]
+    assert not [key for tree in (server, sent(algorithm, SMALL, server), up.sums) for key in tree if "head." in key]
     assert set(pick("own", state)) == {"head.weight", "head.bias"} and algorithm.personal
 
 
@@ -129,29 +145,29 @@ def test_alternating_training_chooses_what_trains() -> None:
 def test_fedbn_finds_normalisation_by_type() -> None:
     """One layer is called norm and is linear, another is a subclass of a batch norm with no telling name."""
     names = {f"features.second.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")}
-    assert kept_leaves(NORMED, "norm") == names
+    assert personal_leaves(NORMED, "norm") == names
     algorithm = FedBN(LocalTraining(lr=0.1, epochs=9, batch_size=6))
-    server, states = run_phases(algorithm, NORMED, mixed(), ROUNDS)
+    server, states = run_rounds(algorithm, NORMED, mixed(), ROUNDS)
     assert not [key for key in server if "second" in key] and any("features.norm" in key for key in server)
     assert set(pick("own", states["c0"])) == names
-    deployed = {name: algorithm.model(NORMED, server, state) for name, state in states.items()}
+    models = {name: deployed(algorithm, NORMED, server, state, mixed()[name]) for name, state in states.items()}
     key = "features.second.running_mean"
-    assert not torch.allclose(deployed["c0"][key], deployed["c2"][key], atol=0.1)
-    assert torch.equal(deployed["c0"][HEAD], deployed["c2"][HEAD])
+    assert not torch.allclose(models["c0"][key], models["c2"][key], atol=0.1)
+    assert torch.equal(models["c0"][HEAD], models["c2"][HEAD])
 
 
 def test_fedbn_of_one_client_is_fedavg() -> None:
     clients = {"c0": mixed()["c0"]}
     fedbn, fedavg = FedBN(LocalTraining(batch_size=3)), FedAvg(LocalTraining(batch_size=3))
-    server, states = run_phases(fedbn, NORMED, clients, [["c0"]] * 3)
-    plain, _ = run_phases(fedavg, NORMED, clients, [["c0"]] * 3)
-    mine, theirs = fedbn.model(NORMED, server, states["c0"]), fedavg.model(NORMED, plain, {})
+    server, states = run_rounds(fedbn, NORMED, clients, [["c0"]] * 3)
+    plain, _ = run_rounds(fedavg, NORMED, clients, [["c0"]] * 3)
+    mine, theirs = deployed(fedbn, NORMED, server, states["c0"], clients["c0"]), fedavg.model(NORMED, plain)
     assert all(torch.allclose(leaf, theirs[key], atol=1e-5) for key, leaf in mine.items())
 
 
 def test_fedbn_needs_something_to_keep() -> None:
     with pytest.raises(HansaError, match="No parameter matches keep = 'norm'"):
-        FedBN().server_init(SMALL, {})
+        FedBN().server_init(SMALL)
 
 
 # ------------------------------------------------------------------------------------------------------------ Local
@@ -159,20 +175,20 @@ def test_fedbn_needs_something_to_keep() -> None:
 
 def test_local_training_sends_nothing_and_goes_on_where_it_ended() -> None:
     algorithm = Local(LocalTraining(lr=0.1))
-    server = algorithm.server_init(TASK, {})
-    assert server == {} == algorithm.broadcast(server)
+    server = algorithm.server_init(TASK)
+    assert server == {} == sent(algorithm, TASK, server)
     up, state = visit(algorithm, TASK, server, ONE)
     up, state = visit(algorithm, TASK, algorithm.server_step(TASK, server, up), ONE, state)
     w = -0.1 * slope(0.0)
     w -= 0.1 * slope(w)
     assert up.sums == {} and weight(state, "own.") == pytest.approx(w, rel=1e-5)
-    assert weight(algorithm.model(TASK, server, state)) == pytest.approx(w, rel=1e-5)
+    assert weight(deployed(algorithm, TASK, server, state, ONE)) == pytest.approx(w, rel=1e-5)
 
 
 def test_local_training_is_plain_sgd_and_knows_no_other_client() -> None:
     clients = mixed()
-    _, alone = run_phases(Local(LOCAL), SMALL, clients, [["c0"], ["c0"]])
-    _, among = run_phases(Local(LOCAL), SMALL, clients, [["c0", "c1"], ["c2", "c0"]])
+    _, alone = run_rounds(Local(LOCAL), SMALL, clients, [["c0"], ["c0"]])
+    _, among = run_rounds(Local(LOCAL), SMALL, clients, [["c0", "c1"], ["c2", "c0"]])
     assert equal(alone["c0"], among["c0"])
 
 
@@ -192,4 +208,4 @@ def test_a_frozen_part_is_not_stored_with_every_client() -> None:
     task = Task(SMALL.model, (3,), 2, start=start)
     state = algorithm.client_init(task, mixed()["c0"])
     assert equal(state, nest("own.head", pick("head", start)))
-    assert equal(algorithm.model(task, {}, state), start)
+    assert equal(deployed(algorithm, task, {}, state, mixed()["c0"]), start)

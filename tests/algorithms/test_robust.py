@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from hand_problems import mixed, rng, visit
+from hand_problems import SAMPLES, mixed, rng, visit
 
-from hansa.algorithms.composed import Composed
 from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_ft import Fed3RFT
@@ -37,36 +36,40 @@ from hansa.data.partitions.label import Iid
 from hansa.data.sources.digits import Digits
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
-from hansa.engines.session import Engine, PhaseContext
-from hansa.engines.vectorised import Vectorised, usual_path
+from hansa.engines.session import Engine
+from hansa.engines.vectorised import Vectorised
 from hansa.errors import HansaError
 from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.io.registry import Piece
 from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
-from hansa.orchestrate.chain import Orchestration
 from hansa.orchestrate.chains import Chains
+from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star
-from hansa.payload import Update, require_summable, set_apart
-from hansa.running.loop import run_phases as play_phases
-from hansa.running.phase_run import Experiment, Phase, PhaseRun
+from hansa.payload import Update, set_apart
+from hansa.running.experiment import Experiment, Phase
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import PhaseRun
 from hansa.server.optimisers import Adam
 from hansa.server.robust_rules import Krum, Median, NormBound, Rule, TrimmedMean
 from hansa.task import ClientData, Model, Task
 from hansa.training.local import LocalTraining
+from hansa.training.visits import Visit
+from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, pick, scale
 from journals import ListJournal
 
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
-SMALL = Task(MLP((4,)), (3,), 2, population=4)
+SMALL = Task(MLP((4,)), (3,), 2, population=4, samples=SAMPLES)
 EQUAL, UNEQUAL = mixed(sizes=(8, 8, 8, 8)), mixed()
 ONES = torch.ones(5, dtype=torch.float64)
 COLUMN = torch.tensor([[0.0], [1.0], [2.0], [4.0], [100.0]])
 
 
-def run_phases(algorithm: Algorithm, clients: Mapping[str, ClientData], rounds: int = 3, task: Task = SMALL) -> Tree:
-    """Rounds of all clients as an engine plays them: every upload is decoded and filed under its client's name."""
-    server, states = algorithm.server_init(task, {}), dict[str, Tree]()
+def rounds_of_all(algorithm: Algorithm, clients: Mapping[str, ClientData], rounds: int = 3) -> Tree:
+    """Rounds of all clients as an engine runs them: every upload is decoded and filed under its client's name."""
+    task = replace(SMALL, samples=sum(map(len, clients.values())))
+    server, states = algorithm.server_init(task), dict[str, Tree]()
     for number in range(rounds):
         ups = []
         for name, data in clients.items():
@@ -151,7 +154,7 @@ def test_norm_bounds_by_hand() -> None:
         (lambda: Robust(Fed3R()), "algorithms that average what clients trained only. Got Fed3R"),
         (lambda: Robust(FedNCM()), "algorithms that average what clients trained only. Got FedNCM"),
         (lambda: Robust(Robust()), "algorithms that average what clients trained only. Got Robust"),
-        (lambda: Personal(Robust()), "Personal can wrap algorithms that train locally only. Got Robust"),  # type: ignore[arg-type]
+        (lambda: Personal(Robust()), "Personal cannot wrap an algorithm whose server needs every client's own"),  # type: ignore[arg-type]
     ],
 )
 def test_what_makes_no_sense_is_refused(make: type, says: str) -> None:
@@ -162,7 +165,7 @@ def test_what_makes_no_sense_is_refused(make: type, says: str) -> None:
 @pytest.mark.parametrize("inner", [Fed3RFT(), Wima(Fed3RFT())], ids=["fed3r-ft", "wima"])
 def test_sums_over_samples_are_refused(inner: Algorithm) -> None:
     with pytest.raises(HansaError, match=r"cannot wrap .*: its 'ridge' is a sum over samples, which no rule may thin"):
-        Robust(inner).server_init(SMALL, {})
+        Robust(inner).server_init(SMALL)
 
 
 @pytest.mark.parametrize("bound", [math.inf, 0.5, "median"])
@@ -192,25 +195,25 @@ every_inner = pytest.mark.parametrize("inner", INNER.values(), ids=INNER.keys())
 
 @every_inner
 def test_an_infinite_bound_is_the_wrapped_algorithm(inner: Algorithm) -> None:
-    assert close(run_phases(Robust(inner, NormBound(math.inf)), UNEQUAL), run_phases(inner, UNEQUAL))
+    assert close(rounds_of_all(Robust(inner, NormBound(math.inf)), UNEQUAL), rounds_of_all(inner, UNEQUAL))
 
 
 @every_inner
 @pytest.mark.parametrize("rule", [TrimmedMean(0.0), Krum(0, selected=4)], ids=["trimmed-mean", "krum"])
 def test_with_equal_clients_plain_means_are_the_wrapped_algorithm(inner: Algorithm, rule: Rule) -> None:
-    assert close(run_phases(Robust(inner, rule), EQUAL), run_phases(inner, EQUAL))
+    assert close(rounds_of_all(Robust(inner, rule), EQUAL), rounds_of_all(inner, EQUAL))
 
 
 @every_inner
 def test_a_median_is_not_the_mean(inner: Algorithm) -> None:
     if not isinstance(inner, Local):
-        assert not close(run_phases(Robust(inner), EQUAL), run_phases(inner, EQUAL))
+        assert not close(rounds_of_all(Robust(inner), EQUAL), rounds_of_all(inner, EQUAL))
 
 
 def test_wima_may_be_inside_or_outside() -> None:
     inside, outside = (
-        run_phases(Robust(Wima(FedAvg(LOCAL), 2)), EQUAL),
-        run_phases(Wima(Robust(FedAvg(LOCAL)), 2), EQUAL),
+        rounds_of_all(Robust(Wima(FedAvg(LOCAL), 2)), EQUAL),
+        rounds_of_all(Wima(Robust(FedAvg(LOCAL)), 2), EQUAL),
     )
     assert close(inside, outside)
 
@@ -218,7 +221,7 @@ def test_wima_may_be_inside_or_outside() -> None:
 def test_sample_counts_that_clients_claim_change_no_median() -> None:
     """Three honest displacements and a fourth client that says it has 10³⁰ samples."""
     algorithm = Robust(FedAvg(LOCAL))
-    server = algorithm.server_init(SMALL, {})
+    server = algorithm.server_init(SMALL)
     step = {key: torch.ones_like(leaf) for key, leaf in server.items() if key.startswith("model.")}
     said = {"a": 10.0, "b": 20.0, "c": 30.0, "liar": 1e30}
     ups = [set_apart(algorithm.uplink, k, Update(scale(step, n), n)) for k, n in said.items()]
@@ -227,24 +230,36 @@ def test_sample_counts_that_clients_claim_change_no_median() -> None:
     assert all(torch.allclose(leaf, torch.ones_like(leaf)) for leaf in found.mean().values())
 
 
+def test_every_group_is_divided_by_what_its_client_weighs_before_the_rule() -> None:
+    """Changes of 1, 2 and 9 of clients that weigh 5, 10 and 30: the median is 2, though uploads are 5, 20 and 270."""
+    algorithm = Robust(Scaffold(LOCAL))
+    server = algorithm.server_init(SMALL)
+    ones = {key: torch.ones_like(leaf) for key, leaf in server.items() if key.partition(".")[0] in ("model", "control")}
+    ups = []
+    for name, change, n in (("a", 1.0, 5.0), ("b", 2.0, 10.0), ("c", 9.0, 30.0)):
+        own = {key: leaf * n * (change if key.startswith("control.") else -change) for key, leaf in ones.items()}
+        ups.append(set_apart(algorithm.uplink, name, Update(own, n)))
+    found = algorithm.aggregate(sum(ups[1:], start=ups[0]))
+    assert found.weight == 3 * 10.0
+    for key, leaf in found.mean().items():
+        assert torch.allclose(leaf, torch.full_like(leaf, 2.0 if key.startswith("control.") else -2.0)), key
+    after = algorithm.server_step(SMALL, server, sum(ups[1:], start=ups[0]))
+    for key in pick("control", server):  # as if three clients of ten samples had changed by two, of all samples
+        assert torch.allclose(after[f"control.{key}"], torch.full_like(after[f"control.{key}"], 2.0 * 30 / SAMPLES))
+
+
 # ----------------------------------------------------------------------------------------------------------- real runs
 
 
 @dataclass(frozen=True)
-class Damaged(Composed):
+class Damaged(Wrapper):
     """Clients whose first number is below zero send something else than they learnt."""
 
     inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
     factor: float = -10.0
 
-    @property
-    def composed(self) -> Algorithm:
-        return self.inner
-
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        up, state = self.inner.client_step(task, down, state, data, rng)
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        up, state = yield from self.inner.visit(task, down, state, data, rng)
         wrong = float(data.x.flatten()[0]) < 0
         return replace(up, sums=scale(up.sums, self.factor)) if wrong else up, state
 
@@ -259,12 +274,12 @@ def run(
     model: Model | None = None,
 ) -> tuple[PhaseRun, ListJournal]:
     shape = tuple(next(iter(data.clients.values())).train.x.shape[1:])
-    task = Task(model or MLP((8,)), shape, data.num_classes, len(data.clients))
+    task = Task(model or MLP((8,)), shape, data.num_classes, len(data.clients), samples=sum(data.sizes().values()))
     phase = Phase("only", algorithm, orchestration or Star(fraction=1.0), rounds, evaluate_every=rounds)
     journal = ListJournal()
-    stage = play_phases(Experiment(task, data, (phase,), engine or Serial()), MemoryStore(), journal)
-    assert stage is not None
-    return stage, journal
+    done = run_phases(Experiment(task, data, (phase,), engine or Serial()), MemoryStore(), journal)
+    assert done is not None
+    return done, journal
 
 
 def federation() -> Federation:
@@ -310,8 +325,9 @@ def test_the_vectorised_engine_equals_serial(rule: Rule, model: Model) -> None:
     one, other = (run(algorithm, federation(), engine=engine, model=model) for engine in (Serial(), Vectorised()))
     assert close(one[0].server, other[0].server)
     assert torch.equal(one[0].ledger.tree()["bytes_up"], other[0].ledger.tree()["bytes_up"])
-    path = usual_path(Vectorised(), PhaseContext(algorithm, one[0].task, federation()))
-    assert path == ("sample-space" if isinstance(model, Linear) else "stacked")
+    path = "sample-space" if isinstance(model, Linear) else "stacked"
+    assert Vectorised().usual_path(other[0].context) == path
+    assert all(record["paths"] and "serial" not in record["paths"] for record in other[1].records)
 
 
 @pytest.mark.parametrize("inner", [FedAvg(LOCAL), Scaffold(LOCAL)], ids=["fedavg", "scaffold"])
@@ -334,17 +350,10 @@ def test_fedpers_shared_part_is_robust_and_heads_stay_at_home() -> None:
     plain, _ = run(Damaged(FedPer(LOCAL)), federation(), rounds=3)
     start = honest.task.params()
 
-    def moved(stage: PhaseRun) -> float:
-        return max(float((leaf - start[key]).norm()) for key, leaf in pick("model", stage.server).items())
+    def moved(done: PhaseRun) -> float:
+        return max(float((leaf - start[key]).norm()) for key, leaf in pick("model", done.server).items())
 
     assert moved(attacked) < 3 * moved(honest) and moved(plain) > 3 * moved(honest)
-
-
-def test_secure_aggregation_refuses_robust_rules() -> None:
-    says = r"Secure aggregation hides single uploads, and Robust needs every client's own 'model', 'control': leave out"
-    with pytest.raises(HansaError, match=says):
-        require_summable(Robust(Scaffold(LOCAL)).uplink, "Robust")
-    require_summable(Scaffold(LOCAL).uplink, "Scaffold")
 
 
 RULES: dict[str, Rule] = {

@@ -36,7 +36,7 @@ def test_run_report_and_compare(tmp_path: Path) -> None:
     assert summary["status"] == "finished" and summary["seed"] == 0
     (phase,) = summary["phases"]
     costs = {"bytes_up", "bytes_down", "flops", "seconds"}
-    assert set(phase) == {"name", "algorithm", "rounds", "before", "metrics"} | costs
+    assert set(phase) == {"name", "algorithm", "rounds", "before", "evaluated", "deployed", "metrics"} | costs
     assert phase["metrics"]["test_accuracy"] > 0.9 and phase["bytes_up"] > 0 and phase["flops"] > 0
     assert json.loads((tmp_path / "one" / "summary.json").read_text()) == summary
     hansa("run", "digits-fedavg", "--out", "two", "--set", "phases.0.rounds=2", "--seed", "3", cwd=tmp_path)
@@ -54,7 +54,7 @@ def test_local_test_sets_give_results_client_by_client(tmp_path: Path) -> None:
     hansa("run", "digits-fedavg", "--out", "run", *change, cwd=tmp_path)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     names = {"client_accuracy_weighted", "client_accuracy_mean", "client_accuracy_std", "client_accuracy_worst10"}
-    assert names | {"balanced_accuracy"} <= set(summary["phases"][0]["metrics"])
+    assert names | {"client_balanced_accuracy_pooled"} <= set(summary["phases"][0]["metrics"])
     table = pyarrow.parquet.read_table(tmp_path / "run" / "clients.parquet").to_pydict()
     last = [i for i, r in enumerate(table["round"]) if r == 4]
     correct, samples = (sum(table[key][i] for i in last) for key in ("correct", "test_samples"))
@@ -73,12 +73,42 @@ def test_new_validate_and_ls(tmp_path: Path) -> None:
     assert json.loads(hansa("validate", "--schema", cwd=tmp_path).stdout)["type"] == "object"
 
 
-def test_split_shows_how_the_data_lies(tmp_path: Path) -> None:
+def test_validate_refuses_chains_that_an_algorithm_cannot_have_without_reading_data(tmp_path: Path) -> None:
+    """Every phase that is wrong is told, at once, and the data that the plan names need not be there."""
+    source = '[data]\nsource = { name = "npz", path = "not-there.npz" }\npartition = "natural"\n'
+    chains = 'orchestration = { name = "chains", length = 3 }\n'
+    wrong = ("feddyn", "robust", '{ name = "personal", inner = "feddyn" }', "scaffold")
+    algorithms = [f'"{one}"' if one[0] != "{" else one for one in wrong]
+    phases = "".join(f"[[phases]]\nalgorithm = {one}\n{chains}" for one in algorithms)
+    (tmp_path / "p.toml").write_text(source + phases)
+    told = refused("validate", "p.toml", cwd=tmp_path)
+    assert "Phase 'feddyn' trains clients one after the other, which FedDyn cannot: its server would count" in told
+    assert "Phase 'robust' trains clients one after the other, which Robust cannot: its server needs every" in told
+    assert "Phase 'personal' trains clients" in told and "scaffold" not in told
+    assert told.count("Use the orchestration 'star' or 'sweep'") == 3
+    (tmp_path / "p.toml").write_text(source + phases.replace("chains", "star").replace("length = 3", "clients = 3"))
+    assert "feddyn" in hansa("validate", "p.toml", cwd=tmp_path).stdout
+
+
+def test_split_shows_how_the_data_is_distributed(tmp_path: Path) -> None:
     table = hansa("split", "digits-fedavg", cwd=tmp_path).stdout
     assert "jaccard" in table and "hellinger" in table and "jensen" in table
     assert "<svg" in (tmp_path / "split.html").read_text()
     as_json = json.loads(hansa("split", "digits-fedavg", "--json", "--seed", "4", cwd=tmp_path).stdout)
     assert as_json["clients"] == 50
+
+
+def test_split_tells_sizes_and_means_of_a_real_target(tmp_path: Path) -> None:
+    rows = [f"{i},{i % 2},{i % 2 + i / 100}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,site,score", *rows]))
+    source = '{ name = "csv", path = "t.csv", label = "score", client = "site", target = "real" }'
+    phase = '[[phases]]\nalgorithm = "fedavg"\n'
+    (tmp_path / "p.toml").write_text(f'[data]\nsource = {source}\npartition = "natural"\n{phase}')
+    found = json.loads(hansa("split", "p.toml", "--json", cwd=tmp_path).stdout)
+    assert (found["clients"], found["samples"]) == (2, 32)
+    assert 0.9 < found["score_mean_max"] - found["score_mean_min"] < 1.1  # odd rows are one higher
+    assert found["score_variance_between_clients"] > 0.9
+    assert "Mean of score" in (tmp_path / "split.html").read_text()
 
 
 def test_what_the_data_lacks_is_told(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def without(folder: Path, client: str) -> Path:
     plan = read_plan(folder.parent / "plan.toml")
     federation = assemble(plan).experiment.federation
     others = {name: held for name, held in federation.clients.items() if name != client}
-    rest = Federation(others, federation.class_names, federation.test)
+    rest = Federation(others, federation.target, federation.test)
     return api.run(plan, out=folder.parent / f"without-{client}", data=rest).path
 
 

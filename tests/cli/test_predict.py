@@ -17,6 +17,10 @@ from safetensors.torch import save_file
 from hansa import api, cli
 from hansa.data.sources.digits import Digits
 from hansa.data.sources.table import Csv
+from hansa.deploy.model import load_model
+from hansa.deploy.predict import predict_file
+from hansa.plan.assemble import assemble
+from hansa.plan.files import read_plan
 
 Hansa = Callable[..., str]
 DIGITS = """
@@ -128,9 +132,12 @@ def test_a_table_is_read_as_the_training_table_was(hansa: Hansa) -> None:
     write_table("all.csv", rows)
     make_run(TABLE)
     hansa("save", "run", "m.safetensors")
-    source = Csv("all.csv", "outcome", client="site", missing="mean")
-    x, labels = source.samples_of(Path("all.csv"), source.encoding())
-    assert np.array_equal(x.astype(np.float32), source.load().train.x)
+    federation = assemble(read_plan("plan.toml")).experiment.federation
+    x, labels = Csv("all.csv", "outcome", client="site", missing="mean").samples_of(
+        Path("all.csv"), federation.encoding
+    )
+    trained = {row.tobytes() for client in federation.clients.values() for row in client.train.x.numpy()}
+    assert trained < {row.tobytes() for row in x.astype(np.float32)}
     assert labels.tolist() == [row["outcome"] for row in rows]
     whole = json.loads(hansa("predict", "run", "all.csv", "--json"))
     assert whole["accuracy"] > 0.8
@@ -141,6 +148,86 @@ def test_a_table_is_read_as_the_training_table_was(hansa: Hansa) -> None:
     found = json.loads(hansa("predict", "m.safetensors", "few.csv", "--json"))
     assert found["accuracy"] is None
     assert [one["class"] for one in found["predictions"]] == [one["class"] for one in whole["predictions"][:10]]
+
+
+def test_a_model_of_a_table_predicts_as_the_run_evaluated_it(hansa: Hansa) -> None:
+    rows = patients()
+    write_table("all.csv", rows)
+    plan = TABLE.replace("test_fraction = 0.2 }", "test_fraction = 0.0 }\ntest = { kind = 'global', fraction = 0.4 }")
+    run = make_run(plan)
+    experiment = assemble(read_plan("plan.toml")).experiment
+    x, _ = experiment.federation.test.x, hansa("save", "run", "m.safetensors")
+    Path("all.csv").unlink()  # the fitted encoding is in the run folder, and in the file
+    for model in (load_model(run), load_model("m.safetensors")):
+        write_table("every.csv", rows)
+        source, encoding = model.card.table, model.encoding()
+        inputs = source.samples_of(Path("every.csv"), encoding)[0].astype(np.float32)
+        number = {row.tobytes(): place for place, row in enumerate(inputs)}
+        write_table(
+            "held.csv", [rows[number[row.numpy().tobytes()]] for row in x]
+        )  # every test row is there, to the bit
+        found = predict_file(model, "held.csv")
+        summary = json.loads((run / "summary.json").read_text())
+        assert found.accuracy == pytest.approx(summary["phases"][0]["metrics"]["test_accuracy"], abs=1e-9)
+
+
+def houses(count: int = 200) -> list[dict[str, object]]:
+    rng = np.random.default_rng(0)
+    area, age = rng.normal(90, 20, count), rng.uniform(0, 80, count)
+    columns = {"area": area, "age": age, "site": rng.choice(["north", "south"], count)}
+    columns |= {"price": 3 * area - age + rng.normal(0, 4, count), "rent": area / 10 + rng.normal(0, 0.3, count)}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+REAL = """
+model = {{ name = "linear" }}
+[data]
+source = {{ name = "csv", path = "all.csv", label = {label}, client = "site", target = "real", test_fraction = 0.2 }}
+partition = "natural"
+test = {{ kind = "global" }}
+[[phases]]
+algorithm = {{ name = "fedavg", local = {{ lr = 0.02, epochs = 5 }} }}
+rounds = 20
+evaluate_every = 20
+"""
+
+
+def test_real_targets_are_predicted_as_numbers_in_columns_of_their_names(hansa: Hansa) -> None:
+    rows = houses()
+    write_table("all.csv", rows)
+    run = make_run(REAL.format(label='["price", "rent"]'))
+    hansa("save", "run", "m.safetensors")
+    for model in ("run", "m.safetensors"):
+        shown = hansa("predict", model, "all.csv")
+        assert shown.split()[:5] == ["row", "price", "rent", "price_label", "rent_label"] and "Accuracy" not in shown
+        assert f"over {len(rows)} samples" in shown and "RMSE: " in shown
+    found = json.loads(hansa("predict", "run", "all.csv", "--json"))
+    errors = [[one[name] - one[f"{name}_label"] for name in ("price", "rent")] for one in found["predictions"]]
+    by_hand = np.sqrt(np.square(errors).mean(0)).mean()
+    assert found["rmse"] == pytest.approx(by_hand, rel=1e-5) and "accuracy" not in found
+    metrics = json.loads((run / "summary.json").read_text())["phases"][0]["metrics"]
+    assert found["rmse"] == pytest.approx(metrics["test_rmse"], rel=0.5)
+    write_table("few.csv", [{"age": row["age"], "area": row["area"]} for row in rows[:3]])
+    bare = json.loads(hansa("predict", "m.safetensors", "few.csv", "--json"))
+    assert bare["rmse"] is None and [set(one) for one in bare["predictions"]] == [{"row", "price", "rent"}] * 3
+    assert [one["price"] for one in bare["predictions"]] == [one["price"] for one in found["predictions"][:3]]
+    hansa("predict", "run", "few.csv", "--out", "o.csv")
+    assert Path("o.csv").read_text().splitlines()[0] == "row,price,rent"
+
+
+def test_arrays_of_real_targets_have_one_column_for_each(hansa: Hansa) -> None:
+    write_table("all.csv", houses())
+    make_run(REAL.format(label='"price"'))
+    model = load_model("run")
+    x, wrong = np.zeros((4, 3), np.float32), np.zeros((4, 2))
+    np.savez("a.npz", x=x, y=np.full(4, 0.5))
+    found = predict_file(model, "a.npz")
+    assert found.rmse == pytest.approx(float(np.abs(model.predict(x) - 0.5).mean())) and found.accuracy is None
+    for y in (wrong, np.array(["a", "b", "c", "d"]), np.array([0, 1, np.nan, 2])):
+        np.savez("b.npz", x=x, y=y)
+        assert "must be numbers, 1 for every sample" in hansa("predict", "run", "b.npz", code=2)
+    np.savez("b.npz", x=x, y=np.zeros(3))
+    assert "4 samples and another number of labels" in hansa("predict", "run", "b.npz", code=2)
 
 
 def test_a_table_that_does_not_fit_is_told_in_a_sentence(hansa: Hansa) -> None:

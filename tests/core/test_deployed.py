@@ -1,4 +1,4 @@
-"""A loaded model says exactly what the run's own stage says, from the run folder and from a file of its own."""
+"""A loaded model predicts exactly what the last phase of its run does, from the folder and from a file of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def last_stage(run: Path) -> PhaseRun:
+def last_phase(run: Path) -> PhaseRun:
     experiment = assemble(read_plan(run / "plan.toml")).experiment
     store = DiskStore(checkpoint_of(run), read_only=True)
     return restore(experiment, store, len(experiment.phases) - 1)
@@ -64,41 +64,40 @@ def some_digits(count: int = 40) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", PHASES)
-def test_every_client_deploys_what_the_stage_says(runs: dict[str, Path], name: str, tmp_path: Path) -> None:
-    stage, x = last_stage(runs[name]), some_digits()
-    visited = set(stage.store.clients(f"{stage.index}/client"))
-    chosen = [*stage.names[:2], *[client for client in stage.names if client not in visited][:2]]
+def test_every_client_deploys_what_the_run_ended_with(runs: dict[str, Path], name: str, tmp_path: Path) -> None:
+    run, x = last_phase(runs[name]), some_digits()
+    visited = set(run.store.clients(f"{run.index}/client"))
+    chosen = [*run.names[:2], *[client for client in run.names if client not in visited][:2]]
     if name in ("kept head", "own model", "own labels"):
         assert set(chosen) - visited, "a client that was never visited must be among them"
     for client in chosen:
-        task = stage.view(client, stage.federation.clients[client].train)
-        expected = stage.algorithm.logits(task, stage.deployed(client), x)
+        expected = run.algorithm.outputs(*run.deployed(client), x)
         model = load_model(runs[name], client)
-        assert torch.equal(model.logits(x), expected)
+        assert torch.equal(model.outputs(x), expected)
         saved = load_model(model.save(tmp_path / f"{client}.safetensors"))
-        assert torch.equal(saved.logits(x), expected)
-        assert saved.passport == model.passport
+        assert torch.equal(saved.outputs(x), expected)
+        assert saved.card == model.card
 
 
 @pytest.mark.parametrize("name", PHASES)
-def test_predictions_are_what_the_run_was_judged_by(runs: dict[str, Path], name: str) -> None:
-    run, stage = Run.open(runs[name]), last_stage(runs[name])
-    table = run.clients().to_pylist()
-    last = {row["client"]: row for row in table if row["phase"] == stage.index and row["round"] == stage.phase.rounds}
+def test_predictions_are_what_the_run_was_evaluated_by(runs: dict[str, Path], name: str) -> None:
+    folder, run = Run.open(runs[name]), last_phase(runs[name])
+    table = folder.clients().to_pylist()
+    last = {row["client"]: row for row in table if row["phase"] == run.index and row["round"] == run.phase.rounds}
     assert len(last) >= 4
     for client, row in last.items():
-        test = stage.federation.clients[client].test
-        chosen = load_model(run, client).predict(test.x)
+        test = run.federation.clients[client].test
+        chosen = load_model(folder, client).predict(test.x)
         assert sum(int(name) == label for name, label in zip(chosen, test.y.tolist(), strict=True)) == row["correct"]
 
 
 @pytest.mark.parametrize("name", ["global", "closed form"])
 def test_without_a_client_it_is_the_global_model(runs: dict[str, Path], name: str) -> None:
-    stage, x = last_stage(runs[name]), some_digits()
-    weights = stage.algorithm.model(stage.task, stage.server, {})
-    expected = stage.algorithm.logits(stage.task, weights, x)
+    run, x = last_phase(runs[name]), some_digits()
+    weights = run.algorithm.model(run.task, run.server)
+    expected = run.algorithm.outputs(run.task, weights, x)
     model = hansa.load_model(runs[name])
-    assert torch.equal(model.logits(x), expected)
+    assert torch.equal(model.outputs(x), expected)
     assert np.allclose(model.probabilities(x), expected.softmax(1).numpy())
     assert model.predict(x).tolist() == [model.class_names[place] for place in expected.argmax(1)]
     assert model.class_names == tuple("0123456789")
@@ -111,25 +110,25 @@ def test_models_of_their_own_need_a_name(runs: dict[str, Path], name: str) -> No
 
 
 def test_only_local_labels_have_any_probability(runs: dict[str, Path], tmp_path: Path) -> None:
-    stage = last_stage(runs["own labels"])
-    client = min(stage.names, key=lambda name: len(stage.federation.clients[name].train.y.unique()))
-    held = set(stage.federation.clients[client].train.y.tolist())
+    run = last_phase(runs["own labels"])
+    client = min(run.names, key=lambda name: len(run.federation.clients[name].train.y.unique()))
+    held = set(run.federation.clients[client].train.y.tolist())
     assert len(held) < 10
     model = load_model(load_model(runs["own labels"], client).save(tmp_path / "m.safetensors"))
     chances = model.probabilities(some_digits())
     assert set(np.flatnonzero(chances.sum(0))) == held
     assert np.allclose(chances.sum(1), 1)
-    assert model.passport.labels == tuple(sorted(held))
+    assert model.card.labels == tuple(sorted(held))
 
 
 def test_a_model_file_needs_neither_run_nor_data(runs: dict[str, Path], tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(runs["kept head"], copy)
     model = load_model(copy, "client-000")
-    file, expected = model.save(tmp_path / "m.safetensors"), model.logits(some_digits())
+    file, expected = model.save(tmp_path / "m.safetensors"), model.outputs(some_digits())
     shutil.rmtree(copy)
-    assert torch.equal(load_model(file).logits(some_digits()), expected)
-    assert load_model(file, "client-000").passport.client == "client-000"
+    assert torch.equal(load_model(file).outputs(some_digits()), expected)
+    assert load_model(file, "client-000").card.client == "client-000"
     with pytest.raises(HansaError, match="holds the model of client 'client-000', not that of client 'client-001'"):
         load_model(file, "client-001")
 
@@ -181,10 +180,14 @@ def test_a_foreign_or_damaged_file_is_no_model(runs: dict[str, Path], tmp_path: 
     (tmp_path / "fewer.safetensors").write_bytes(fewer)
     with pytest.raises(HansaError, match="are not those of the model it names"):
         load_model(tmp_path / "fewer.safetensors")
-    newer = content.replace(b'\\"format\\": 1', b'\\"format\\": 9')
+    newer = content.replace(b'\\"format\\": 2', b'\\"format\\": 9')
     (tmp_path / "newer.safetensors").write_bytes(newer)
-    with pytest.raises(HansaError, match="format 9, newer than 1"):
+    with pytest.raises(HansaError, match="format 9, newer than 2"):
         load_model(tmp_path / "newer.safetensors")
+    older = content.replace(b'\\"format\\": 2', b'\\"format\\": 1')
+    (tmp_path / "older.safetensors").write_bytes(older)
+    with pytest.raises(HansaError, match="format 1, older than 2: save it again"):
+        load_model(tmp_path / "older.safetensors")
     with pytest.raises(HansaError, match=r"must be named '….safetensors'. Got 'm.pkl'"):
         load_model(runs["global"]).save("m.pkl")
 

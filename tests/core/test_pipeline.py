@@ -124,10 +124,58 @@ def test_a_rate_that_is_given_is_kept_and_the_resolved_plan_shows_all() -> None:
     assert plan(wrapped).phases[1].algorithm.inner.local.lr == pytest.approx(0.01)
 
 
+def resolved(found: Plan) -> list[tuple[str, float, float | None]]:
+    """Name, temperature and rate of every phase as it is run."""
+    return [(type(p.algorithm).__name__, p.temperature, _rate(p.algorithm)) for p in phases_of(found)]
+
+
+def _rate(algorithm: Any) -> float | None:
+    return algorithm.local.lr if hasattr(algorithm, "local") else None
+
+
+CHAINS = {
+    "OLL(Fed3R) + FedAvg + FP": [{"algorithm": "fed3r", "oll": True}, {"algorithm": "fedavg"}, {"algorithm": "local"}],
+    "Fed3R + Calibrate + FedAvg": [{"algorithm": "fed3r"}, {"algorithm": "calibrate"}, {"algorithm": "fedavg"}],
+    "FedNCM + FedAvg + FP": [{"algorithm": "fedncm"}, {"algorithm": "fedavg"}, {"algorithm": "local"}],
+    "FedAvg + Fed3R + FP": [{"algorithm": "fedavg"}, {"algorithm": "fed3r"}, {"algorithm": "local"}],
+}
+
+
+@pytest.mark.parametrize("notation", CHAINS)
+def test_tables_notation_and_continued_runs_have_the_same_defaults(notation: str, tmp_path: Path) -> None:
+    """One plan of all phases, or one after each of its phases that follows a folder of what came before."""
+    tables = CHAINS[notation]
+    expected = resolved(plan(notation))
+    assert resolved(plan(tables)) == expected
+    for cut in (1, 2):
+        (tmp_path / f"{cut}").mkdir()
+        (tmp_path / f"{cut}" / "plan.toml").write_text(write_plan(plan(tables[:cut])))
+        rest = plan(tables[cut:], start={"run": str(tmp_path / f"{cut}")})
+        assert resolved(rest) == expected[-len(resolved(rest)) :]
+
+
+def test_a_run_that_continues_one_that_continues_another_knows_all_that_came_before(tmp_path: Path) -> None:
+    for name, tables, more in (
+        ("a", [{"algorithm": "fed3r", "oll": True}], {}),
+        ("b", [{"algorithm": "fedavg"}], {"start": {"run": str(tmp_path / "a")}}),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.toml").write_text(write_plan(plan(tables, **more)))
+    (last,) = resolved(plan([{"algorithm": "local"}], start={"run": str(tmp_path / "b")}))
+    assert last == ("Local", 0.1, 0.001)
+
+
+def test_a_temperature_that_is_given_is_kept_and_a_written_plan_stays_as_it_is() -> None:
+    tables = [{"algorithm": "fed3r", "temperature": 1.0}, {"algorithm": "fedavg"}]
+    found = plan(tables)
+    assert [phase.temperature for phase in found.phases] == [1.0, 0.1]
+    assert plan_from_table(_table(found), "again", Path()) == found
+
+
 # ---------------------------------------------------------------------------------------------- checkpoints and runs
 
 FAST = {"evaluate_every": 1, "orchestration": {"name": "star", "clients": 3}, "rounds": 2}
-LOCAL = {"lr": 0.05, "batch_size": 16}
+LOCAL = {"lr": 0.005, "batch_size": 16}
 FIRST = [{"algorithm": "fed3r"}, {"algorithm": {"name": "fedsim", "local": LOCAL}, **FAST}]
 THEN = [{"algorithm": {"name": "local", "local": LOCAL}, **FAST, "oll": True}]
 
@@ -196,7 +244,8 @@ def test_a_run_is_not_resumed_when_the_one_it_continues_has_changed(tmp_path: Pa
 
 def test_a_checkpoint_can_be_the_first_phase(tmp_path: Path) -> None:
     done = hansa.run(plan([{"algorithm": "fed3r"}]), out=tmp_path / "first")
-    init = [{"algorithm": {"name": "checkpoint", "path": str(done.path / "model.safetensors")}}]
+    file = str(done.path / "model.safetensors")  # which does not tell the temperature of what is in it
+    init = [{"algorithm": {"name": "checkpoint", "path": file}, "temperature": 0.1}]
     after = hansa.run(plan([*init, {"algorithm": "fedavg", **FAST}]), out=tmp_path / "second")
     first, second, *_ = after.rounds
     assert first["metrics"] == done.rounds[-1]["metrics"]
@@ -235,6 +284,8 @@ def test_a_deadline_reaches_the_engine_and_late_clients_are_named(tmp_path: Path
     with pytest.raises(HansaError, match=r"3 of 3 clients failed. Client '.+' missed the deadline of 1e-09 s"):
         hansa.run(plan([{**phase, "deadline": 1e-9}]), out=tmp_path / "late")
     done = hansa.run(plan([{**phase, "deadline": 60}]), out=tmp_path / "soon")
-    assert done.rounds[0]["failed"] == {} and done.environment["engine"]["phases"][0]["path"] == "serial"
+    assert done.rounds[0]["failed"] == {}
+    (carried_out,) = done.environment["engine"]["phases"]
+    assert (carried_out["name"], carried_out["paths"]) == ("serial", {"serial": 6})
     with pytest.raises(HansaError, match=r"The 'deadline' of a phase must be a number of seconds > 0\. Got 0"):
         plan([{**phase, "deadline": 0}])

@@ -16,6 +16,7 @@ from hansa.data.partitions.label import Dirichlet, Iid
 from hansa.data.partitions.natural import Natural
 from hansa.data.sources.npz import Npz
 from hansa.data.split import stratified_cut
+from hansa.data.targets import Real
 from hansa.errors import HansaError
 
 
@@ -28,13 +29,22 @@ def data_of(count: int = 60, classes: int = 3, test: int = 0, clients: int = 5, 
     return dataset_from_arrays(x[:count], y[:count], **more)
 
 
+def real_data(count: int = 60, **more):
+    """As `data_of`, with the sample's number and its half as two real targets."""
+    x = np.arange(count)[:, None].astype(float)
+    more = {"client": [f"c{number % 5}" for number in range(count)], **more}
+    return dataset_from_arrays(x, np.concatenate([x, x / 2], axis=1), target="real", **more)
+
+
 def ids(part) -> list[int]:
     return [] if part is None else part.x[:, 0].int().tolist()
 
 
 def everything(federation) -> list[int]:
-    own = [number for c in federation.clients.values() for number in ids(c.train) + ids(c.test)]
-    return sorted(own + ids(federation.test))
+    clients = federation.clients.values()
+    own = [number for c in clients for number in ids(c.train) + ids(c.test) + ids(c.validation)]
+    common = [] if any(c.validation is not None for c in clients) else ids(federation.validation)
+    return sorted(own + ids(federation.test) + common)
 
 
 def test_the_source_test_set_is_the_global_one() -> None:
@@ -119,28 +129,87 @@ def test_both_kinds_of_test_set() -> None:
     assert everything(federation) == list(range(72))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.integers(4, 60), st.integers(1, 12), st.sampled_from(["auto", "global", "local", "both"]), st.floats(0.05, 0.9),
-    st.integers(0, 3),
+    st.sampled_from([0.0, 0.1, 0.5, 0.9]), st.booleans(), st.integers(0, 3),
 )  # fmt: skip
-def test_no_sample_is_lost_or_used_twice(count: int, clients: int, kind: str, fraction: float, seed: int) -> None:
-    data = data_of(count, 2, client=None)
+def test_no_sample_is_lost_or_used_twice(
+    count: int, clients: int, kind: str, fraction: float, validation: float, real: bool, seed: int
+) -> None:
+    data = real_data(count, client=None) if real else data_of(count, 2, client=None)
     try:
-        federation = build_federation(data, Iid(clients), seed=seed, test=TestSplit(kind, fraction))
-    except HansaError:
-        assert clients > count * (1 - fraction) - 1 or (kind != "global" and count < 2 * clients)
+        split = TestSplit(kind, fraction, validation=validation)
+        federation = build_federation(data, Iid(clients), seed=seed, test=split)
+    except HansaError as error:
+        if "validation" in str(error):
+            without = build_federation(data, Iid(clients), seed=seed, test=TestSplit(kind, fraction))
+            assert max(without.sizes().values()) == 1
+        else:
+            assert clients > count * (1 - fraction) - 1 or (kind != "global" and count < 2 * clients), error
         return
     assert everything(federation) == list(range(count))
     assert min(federation.sizes().values()) >= 1
+    assert (federation.validation is not None) == (validation > 0 and kind != "local")
 
 
-def test_the_seed_decides_everything() -> None:
-    def picture(seed: int) -> list:
-        federation = build_federation(data_of(), Dirichlet(5, 0.5, 2), seed=seed, test=TestSplit("both"))
-        return [ids(federation.test), [(n, ids(c.train), ids(c.test)) for n, c in federation.clients.items()]]
+@pytest.mark.parametrize("kind", ["auto", "global", "local", "both"])
+@pytest.mark.parametrize("named", [False, True])
+def test_test_sets_and_clients_do_not_depend_on_validation(kind: str, named: bool) -> None:
+    def held(validation: float) -> tuple:
+        split = TestSplit(kind, validation=validation)
+        federation = build_federation(data_of(), Natural() if named else Iid(5), seed=3, test=split)
+        clients = federation.clients.items()
+        tests = {name: ids(client.test) for name, client in clients}
+        return ids(federation.test), tests, {n: sorted(ids(c.train) + ids(c.validation)) for n, c in clients}
 
-    assert picture(1) == picture(1) != picture(2)
+    without, some = held(0.0), held(0.25)
+    assert some[:2] == without[:2]
+    if kind in ("local", "both"):
+        assert some[2] == without[2]  # what a client validates on, it trained on before
+
+
+def test_every_tested_client_validates_on_a_share_of_its_training_samples() -> None:
+    split = TestSplit("both", validation=0.25)
+    federation = build_federation(data_of(test=12), Natural(), seed=0, test=split)
+    for client in federation.clients.values():  # of 12 samples 2 are tested on, and a quarter of the other 10 is 2.5
+        assert (client.size, client.test_size, client.validation_size) == (8, 2, 2)
+        assert len(client.validation) == 2
+    together = [number for client in federation.clients.values() for number in ids(client.validation)]
+    assert sorted(together) == ids(federation.validation)
+
+
+def test_a_global_validation_set_takes_its_share_of_many_tiny_clients() -> None:
+    names = [f"t{number % 30}" for number in range(60)]  # two samples each, of which a tenth rounds to none
+    data = data_of(test=12, client=names)
+    federation = build_federation(data, Natural(), seed=0, test=TestSplit("global", validation=0.1))
+    assert len(federation.validation) == 6
+    assert all(client.validation is None and client.size >= 1 for client in federation.clients.values())
+    with pytest.raises(HansaError, match="No validation set can be cut"):
+        lone = data_of(6, 2, test=2, client=list("abcdef"))
+        build_federation(lone, Natural(), seed=0, test=TestSplit("global", validation=0.1))
+
+
+def test_every_draw_follows_the_seed() -> None:
+    def cut(seed: int, data, partition, **split) -> tuple:
+        federation = build_federation(data, partition, seed=seed, test=TestSplit(**split))
+        clients = federation.clients.values()
+        local = [[ids(getattr(c, part)) for c in clients] for part in ("train", "test", "validation")]
+        return *local, ids(federation.test), ids(federation.validation)
+
+    own = [f"c{number}" for number in range(5)]
+    # In each case one draw alone can differ: everything else is given.
+    cases = {
+        "partition": (data_of(test=12), Iid(4), {"kind": "global"}, 0),
+        "global test": (data_of(), Natural(), {"kind": "global"}, 3),
+        "local test": (data_of(test=12), Natural(), {"kind": "local"}, 1),
+        "validation of each": (data_of(test=5, client_test=own), Natural(), {"kind": "local", "validation": 0.3}, 2),
+        "validation of all": (data_of(test=12), Natural(), {"kind": "global", "validation": 0.3}, 4),
+    }
+    for draw, (data, partition, split, part) in cases.items():
+        first, again, other = (cut(seed, data, partition, **split)[part] for seed in (1, 1, 2))
+        assert first == again, draw
+        assert first != other, draw
 
 
 def test_clients_come_in_order_of_name_and_know_their_labels() -> None:
@@ -152,6 +221,37 @@ def test_clients_come_in_order_of_name_and_know_their_labels() -> None:
     assert federation.describe() == (
         "5 clients with 60 training samples (12 to 12 each, median 12) of 3 classes; 3 global test samples"
     )
+
+
+def test_real_targets_are_divided_tested_and_described() -> None:
+    federation = build_federation(real_data(), Iid(5), seed=0, test=TestSplit("both", validation=0.1))
+    assert (federation.target, federation.outputs) == (Real(("target-0", "target-1")), 2)
+    for client in federation.clients.values():
+        assert client.train.y.dtype == torch.float32 and client.train.y.shape == (client.size, 2)
+        assert torch.equal(client.train.y[:, 1], client.train.x[:, 0] / 2)  # labels stay with their samples
+        assert torch.equal(client.test.y[:, 0], client.test.x[:, 0])
+    assert everything(federation) == list(range(60))
+    means, deviations = federation.target_moments()
+    for row, client in enumerate(federation.clients.values()):
+        assert means[row].tolist() == pytest.approx(client.train.y.double().mean(dim=0).tolist())
+        assert deviations[row].tolist() == pytest.approx(client.train.y.double().std(dim=0, correction=0).tolist())
+    # Of 60 samples 12 are the global test set; of 9 or 10 each then 2 are tested on, and 1 is validated on.
+    assert federation.describe() == (
+        "5 clients with 33 training samples (6 to 7 each, median 7) "
+        "of the real targets target-0, target-1; 12 global test samples; 5 global validation samples; "
+        "5 clients with test samples of their own"
+    )
+
+
+def test_what_is_about_classes_refuses_a_real_target_by_name() -> None:
+    federation = build_federation(real_data(), Natural(), seed=0)
+    for ask in (lambda: federation.num_classes, lambda: federation.class_names, federation.label_counts):
+        with pytest.raises(
+            HansaError, match=r"needs classes, and the target \('target-0', 'target-1'\) is real-valued"
+        ):
+            ask()
+    with pytest.raises(HansaError, match=r"The 'train_per_class' of data\.test needs classes"):
+        build_federation(real_data(), Natural(), seed=0, test=TestSplit("local", train_per_class=2))
 
 
 @dataclass(frozen=True)
@@ -188,6 +288,38 @@ def test_ten_thousand_clients_hold_no_copies() -> None:
     assert peak < 20e6 < data.train.x.nbytes
     federation.clients["client-0000"].train.x.fill_(1)
     assert data.train.x.max() == 0
+
+
+def test_a_memory_mapped_array_is_cut_and_divided_without_a_copy(tmp_path) -> None:
+    written = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (20_000, 250))
+    written[:, 0] = np.arange(20_000)
+    written.flush()
+    data = dataset_from_arrays(np.load(tmp_path / "x.npy", mmap_mode="r"), np.arange(20_000) % 10)
+    tracemalloc.start()
+    split = TestSplit("both", fraction=0.01, validation=0.01)
+    federation = build_federation(data, Dirichlet(100, 0.5), seed=0, test=split)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5e6 < data.train.x.nbytes
+    assert everything(federation) == list(range(20_000))
+
+
+def test_clients_with_one_class_are_accepted_where_classes_are_named() -> None:
+    one = {"a": ([[1.0], [2.0]], ["ill", "ill"])}
+    federation = federation_from_clients(one, class_names=("ill", "well"))
+    assert (federation.label_counts().tolist(), federation.num_classes) == ([[2, 0]], 2)
+    with pytest.raises(HansaError, match="The federation has one class only"):
+        federation_from_clients(one)
+
+
+def test_clients_with_real_targets() -> None:
+    clients = {"a": ([[1.0], [2.0]], [0.5, 2.0], [[3.0]], [1.0]), "b": ([[1.0, 2.0]], [3.0])}
+    federation = federation_from_clients(clients, target="real")
+    assert federation.target == Real()
+    assert federation.clients["a"].train.y.tolist() == [[0.5], [2.0]]
+    assert federation.clients["a"].test.y.tolist() == [[1.0]]
+    with pytest.raises(HansaError, match=r'fractions such as 0\.5.* set target = "real"'):
+        federation_from_clients(clients)
 
 
 def test_clients_of_different_widths() -> None:
@@ -227,6 +359,7 @@ def test_bad_clients_get_a_sentence(clients: dict, sentence: str) -> None:
         ({"kind": "lokal"}, "Got 'lokal'. Did you mean 'local'?"),
         ({"fraction": 0}, "The 'fraction' of TestSplit must be a number between 0 and 1. Got 0."),
         ({"min_samples": 1}, "must be a whole number >= 2. Got 1."),
+        ({"validation": 1.0}, "The 'validation' of TestSplit must be a number at least 0 and below 1. Got 1.0."),
         ({"train_per_class": 3}, "needs kind 'local' or 'both'. Got kind 'auto'."),
     ],
 )
@@ -243,8 +376,10 @@ def test_a_stratified_cut_keeps_shares(labels: list[int], fraction: float) -> No
     train, test = stratified_cut(y, fraction, np.random.default_rng(0))
     assert sorted([*train, *test]) == list(range(len(y)))
     assert set(y[train]) == set(y)
-    for label, count in zip(*np.unique(y, return_counts=True), strict=True):
-        assert abs((y[test] == label).sum() - fraction * count) <= 1.5 + len(set(labels)) * (fraction > 0.5)
+    classes, counts = np.unique(y, return_counts=True)
+    kept = np.maximum(fraction * counts - (counts - 1), 0).sum()  # a class keeps a sample, and others give for it
+    for label, count in zip(classes, counts, strict=True):
+        assert abs((y[test] == label).sum() - fraction * count) <= 1.5 + kept
 
 
 def test_real_writers_of_both_kinds(shared_data) -> None:

@@ -93,6 +93,21 @@ def test_what_goes_wrong_is_told(name: str, options: dict, sentence: str) -> Non
     assert sentence in str(caught.value)
 
 
+def test_a_real_target_is_refused_only_by_partitioners_of_labels() -> None:
+    pytest.importorskip("flwr_datasets")
+    count = np.arange(20)
+    real = dataset_from_arrays(count[:, None], count / 2, client=count % 4, target="real")
+    by_label = FlowerPartitioner("DirichletPartitioner", {"num_partitions": 2, "alpha": 0.5})
+    with pytest.raises(HansaError, match="The DirichletPartitioner of flwr-datasets divides by class"):
+        by_label.split(real, np.random.default_rng(0))
+    for name, options in (
+        ("IidPartitioner", {"num_partitions": 4}),
+        ("NaturalIdPartitioner", {"partition_by": "client"}),
+    ):
+        found = FlowerPartitioner(name, options).split(real, np.random.default_rng(0))
+        assert sorted(np.concatenate(list(found.values())).tolist()) == count.tolist()
+
+
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)

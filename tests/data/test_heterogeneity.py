@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from hansa.data.heterogeneity import mean_jaccard, measure
+from hansa.data import federation_from_clients
+from hansa.data.heterogeneity import distribution, mean_jaccard, measure
 from hansa.errors import HansaError
 
 # Class sets {0, 1}, {1}, {1, 2, 3}; sizes 4, 2, 4; all together (2, 5, 2, 1) / 10.
@@ -84,3 +85,21 @@ def test_ten_thousand_clients_take_seconds() -> None:
     start = time.perf_counter()
     assert 0 < measure(counts).mean_jaccard < 1
     assert time.perf_counter() - start < 20
+
+
+def test_a_real_target_by_hand() -> None:
+    clients = {"a": ([[0.0]] * 2, [1.0, 3.0]), "b": ([[0.0]] * 6, [6.0, 6.0, 6.0, 10.0, 10.0, 10.0])}
+    found = distribution(federation_from_clients(clients, target="real"))
+    assert found["target"] == {"kind": "real", "names": ["target"]}
+    assert (found["sizes"], found["means"], found["deviations"]) == ([2, 6], [[2.0], [8.0]], [[1.0], [2.0]])
+    # All together have mean (2·2 + 6·8)/8 = 6.5: between clients (2·4.5² + 6·1.5²)/8 = 6.75, within (2·1² + 6·2²)/8.
+    assert found["heterogeneity"]["target_variance_between_clients"] == pytest.approx(6.75 / (6.75 + 3.25))
+    ends = [found["heterogeneity"][f"target_mean_{end}"] for end in ("min", "max")]
+    assert (ends, found["heterogeneity"]["size_max"]) == ([2.0, 8.0], 6.0)
+
+
+def test_classes_are_told_as_counts() -> None:
+    clients = {"a": ([[0.0]] * 2, ["p", "q"]), "b": ([[0.0]], ["q"])}
+    found = distribution(federation_from_clients(clients))
+    assert (found["class_names"], found["counts"]) == (["p", "q"], [[1, 1], [0, 1]])
+    assert found["heterogeneity"] == measure(np.asarray([[1, 1], [0, 1]])).summary()

@@ -282,3 +282,30 @@ def test_ten_thousand_clients_take_seconds() -> None:
         start = time.perf_counter()
         assert len(partition.split(data, np.random.default_rng(0))) > 9_000
         assert time.perf_counter() - start < 8, partition
+
+
+@pytest.mark.parametrize(
+    ("partition", "sentence"),
+    [
+        (Dirichlet(2), "The dirichlet partition divides by class"),
+        (ClassesPerClient(2), "The classes partition divides by class"),
+        (Shards(2), "The shards partition divides by class"),
+        (DomainLabel(2), "The domain-label partition divides by class"),
+        (Domain(samples_per_class=1), "The domain partition with 'samples_per_class' divides by class"),
+    ],
+)
+def test_partitions_by_class_refuse_a_real_target_by_name(partition, sentence: str) -> None:
+    count = np.arange(20)
+    data = dataset_from_arrays(count[:, None], count / 2, domain=count % 2, target="real")
+    with pytest.raises(HansaError) as caught:
+        partition.split(data, np.random.default_rng(0))
+    advice = "and the target is real-valued; use 'iid', 'lognormal' or 'natural'."
+    assert str(caught.value) == f"{sentence}, {advice}"
+
+
+@pytest.mark.parametrize("partition", [Iid(4), LogNormal(4), Natural(), Domain()])
+def test_other_partitions_divide_samples_with_a_real_target(partition) -> None:
+    count = np.arange(20)
+    data = dataset_from_arrays(count[:, None], count / 2, client=count % 4, domain=count % 2, target="real")
+    found = partition.split(data, np.random.default_rng(0))
+    assert sorted(np.concatenate(list(found.values())).tolist()) == count.tolist()

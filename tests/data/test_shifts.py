@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from hansa.data.dataset import Dataset, Samples
+from hansa.data.federation import build_federation
+from hansa.data.partitions.label import Iid
 from hansa.data.shifts import ChannelShift, FedRDN
+from hansa.data.split import Division, TestSplit
+from hansa.data.targets import Classes
 from hansa.errors import HansaError
 
 RNG = np.random.default_rng(0)
@@ -13,10 +17,10 @@ RNG = np.random.default_rng(0)
 def images(n: int = 30) -> Dataset:
     x = RNG.integers(40, 120, (n, 4, 4, 3)).astype(np.uint8)
     y = np.arange(n) % 2
-    return Dataset(Samples(x, y), ("a", "b"), Samples(x[:9].copy(), y[:9]))
+    return Dataset(Samples(x, y), Classes(("a", "b")), Samples(x[:9].copy(), y[:9]))
 
 
-PARTS = {f"c{k}": np.arange(5 * k, 5 * k + 5) for k in range(6)}
+PARTS = Division({f"c{k}": np.arange(5 * k, 5 * k + 5) for k in range(6)})
 
 
 def test_each_group_has_a_channel_of_its_own() -> None:
@@ -35,7 +39,7 @@ def test_each_group_has_a_channel_of_its_own() -> None:
 
 def test_normalisation_takes_most_of_the_shift_out_of_the_test_set() -> None:
     data = images(300)
-    parts = {f"c{k}": np.arange(50 * k, 50 * k + 50) for k in range(6)}
+    parts = Division({f"c{k}": np.arange(50 * k, 50 * k + 50) for k in range(6)})
     shifted = ChannelShift(1.5).apply(data, parts, RNG)
     mended = FedRDN().apply(shifted, parts, RNG)
     assert shifted.test is not None and mended.test is not None
@@ -50,14 +54,70 @@ def test_normalisation_takes_most_of_the_shift_out_of_the_test_set() -> None:
 def test_training_images_see_other_clients_statistics() -> None:
     shifted = ChannelShift(2.0).apply(images(), PARTS, RNG)
     mended = FedRDN().apply(shifted, PARTS, np.random.default_rng(1))
-    red = mended.train.x[PARTS["c0"]][..., 0].mean(axis=(1, 2))
+    red = mended.train.x[PARTS.train["c0"]][..., 0].mean(axis=(1, 2))
     assert red.std() > 5  # five images of one client, each normalised by somebody else's statistics
 
 
 def test_only_colour_images_can_be_shifted() -> None:
-    data = Dataset(Samples(np.zeros((4, 8), np.float32), np.arange(4) % 2), ("a", "b"))
+    data = Dataset(Samples(np.zeros((4, 8), np.float32), np.arange(4) % 2), Classes(("a", "b")))
     for shift in (ChannelShift(), FedRDN()):
         with pytest.raises(HansaError, match="needs colour images"):
-            shift.apply(data, {"c": np.arange(4)}, RNG)
+            shift.apply(data, Division({"c": np.arange(4)}), RNG)
     with pytest.raises(HansaError, match="'delta'"):
         ChannelShift(0)
+
+
+def normalised(image: np.ndarray, own: np.ndarray, everyone: list[np.ndarray]) -> np.ndarray:
+    """One image by hand: out of a client's mean and deviation, into the mean of all clients' means and deviations."""
+    mean, deviation = (np.mean([how(x.reshape(-1, 3), axis=0) for x in everyone], axis=0) for how in (np.mean, np.std))
+    pixels = own.reshape(-1, 3)
+    return np.clip(np.rint((image - pixels.mean(axis=0)) / pixels.std(axis=0) * deviation + mean), 0, 255)
+
+
+def test_a_client_is_tested_and_validated_on_images_normalised_by_its_own_training_images() -> None:
+    data = ChannelShift(2.0).apply(images(), PARTS, RNG)
+    x = data.train.x
+    division = Division(
+        {name: index[:3] for name, index in PARTS.train.items()},
+        {name: index[3:4] for name, index in PARTS.train.items()},
+        {name: index[4:] for name, index in PARTS.train.items()},
+    )
+    mended = FedRDN().apply(data, division, np.random.default_rng(1)).train.x
+    everyone = [x[index[:3]] for index in PARTS.train.values()]
+    for client, index in enumerate(PARTS.train.values()):
+        for row in index[3:]:
+            assert np.array_equal(mended[row], normalised(x[row], everyone[client], everyone))
+    drawn = [
+        [np.array_equal(mended[row], normalised(x[row], own, everyone)) for own in everyone]
+        for index in PARTS.train.values()
+        for row in index[:3]
+    ]
+    assert all(any(row) for row in drawn)  # each training image by somebody's statistics
+    assert len({row.index(True) for row in drawn}) > 3  # and by those of many
+
+
+def test_test_images_with_a_clients_name_are_normalised_by_its_own_training_images() -> None:
+    data = images()
+    division = Division(PARTS.train, {"c2": np.array([4, 7])}, natural=True)
+    mended, thirds = (FedRDN().apply(data, one, np.random.default_rng(1)).test.x for one in (division, PARTS))
+    everyone = [data.train.x[index] for index in PARTS.train.values()]
+    for row in (4, 7):
+        assert np.array_equal(mended[row], normalised(data.test.x[row], everyone[2], everyone))
+    others = [0, 1, 2, 3, 5, 6, 8]
+    assert np.array_equal(mended[others], thirds[others])
+
+
+def test_shifts_see_rows_after_every_cut() -> None:
+    data, seen = images(60), []
+
+    def prepare(data: Dataset, division: Division) -> Dataset:
+        seen.append(division)
+        return ChannelShift(2.0).apply(data, division, RNG)
+
+    split = TestSplit("local", validation=0.2)
+    federation = build_federation(data, Iid(3), seed=0, test=split, prepare=prepare)
+    for group, (name, client) in enumerate(federation.clients.items()):
+        rows = (seen[0].train[name], seen[0].test[name], seen[0].validation[name])
+        for part, index in zip((client.train, client.test, client.validation), rows, strict=True):
+            shifted = np.rint(part.x[:, group].numpy() * 255)
+            assert np.array_equal(shifted, data.train.x[index][..., group] * 2.0)

@@ -14,6 +14,7 @@ from hansa.data.sources.digits import Digits
 from hansa.data.sources.images import Images
 from hansa.data.sources.npz import Npz
 from hansa.data.sources.text import Text
+from hansa.data.targets import Classes, Real
 from hansa.errors import HansaError
 from hansa.io.registry import CATALOGUE, find
 
@@ -59,6 +60,31 @@ def test_labels_become_class_numbers() -> None:
     assert looked_up.train.y.tolist() == [0, 1]
 
 
+def test_real_targets_are_float32_columns() -> None:
+    one = dataset_from_arrays(X, Y, target="real")
+    assert (one.target, one.train.y.dtype, one.train.y.tolist()) == (
+        Real(),
+        np.float32,
+        [[0], [1], [2], [0], [1], [2]],
+    )
+    two = dataset_from_arrays(X, X / 8, x_test=X[:1], y_test=X[:1], target="real")
+    assert two.target == Real(("target-0", "target-1"))
+    assert two.train.y[1].tolist() == [0.25, 0.375] and two.test.y.tolist() == [[0, 1]]
+    assert two.train.take(np.array([1])).y.tolist() == [[0.25, 0.375]]
+    says("needs classes, and the target ('target-0', 'target-1') is real-valued", lambda: two.num_classes)
+
+
+def test_floats_are_classes_where_that_is_said() -> None:
+    data = dataset_from_arrays(X, Y * 1.0, target="classes")
+    assert (data.target, data.train.y.dtype) == (Classes(("0", "1", "2")), np.int64)
+    assert dataset_from_arrays(X, Y * 1.0, class_names=["p", "q", "r"]).class_names == ("p", "q", "r")
+
+
+def test_one_class_is_enough_where_class_names_are_given() -> None:
+    assert dataset_from_arrays(X, Y * 0, class_names=["p", "q"]).class_names == ("p", "q")
+    assert dataset_from_arrays(X, ["q"] * 6, class_names=["p", "q"]).train.y.tolist() == [1] * 6
+
+
 def test_client_numbers_become_names() -> None:
     assert dataset_from_arrays(X, Y, client=[3, 3, 10, 10, 3, 3]).client.tolist() == ["3", "3", "10", "10", "3", "3"]
 
@@ -75,7 +101,16 @@ BAD[4, 1] = np.nan
         ({"x": X, "y": Y[:5]}, "The label array 'y' has 5 entries for 6 samples."),
         ({"x": X, "y": Y * 0}, "has one class only ('0')"),
         ({"x": X, "y": Y - 1}, "must not be negative. Got -1 for sample 0"),
-        ({"x": X, "y": Y + 0.5}, "must be whole numbers or text. Got 0.5 for sample 0."),
+        ({"x": X, "y": Y + 0.5}, 'holds fractions such as 0.5, which are no classes; set target = "real".'),
+        ({"x": X, "y": Y * 1.0}, 'floats that are all whole numbers; set target = "real" or "classes".'),
+        ({"x": X, "y": Y, "x_test": X, "y_test": Y * 1.0}, 'set target = "real" or "classes".'),
+        ({"x": X, "y": Y + 0.5, "target": "classes"}, "must be whole numbers or text. Got 0.5 for sample 0."),
+        ({"x": X, "y": BAD[:, 1], "target": "real"}, "The label array 'y' has a NaN or Inf in row 4; give a finite"),
+        ({"x": X, "y": X * 1e300, "target": "real"}, "has a NaN or Inf in row 0"),
+        ({"x": X, "y": list("abcabc"), "target": "real"}, "must be numbers for a real target. Got <U1."),
+        ({"x": X, "y": Y, "target": "rael"}, "The 'target' must be \"real\" or \"classes\". Got 'rael'."),
+        ({"x": X, "y": Y, "target": "real", "class_names": ["a"]}, "is a real target, and class names are given"),
+        ({"x": X, "y": X, "x_test": X, "y_test": Y, "target": "real"}, "has 1 and 2 target columns in its parts."),
         ({"x": X, "y": Y, "class_names": ["a", "b"]}, "goes up to 2, but there are only 2 class names"),
         ({"x": X, "y": ["a"] * 5 + ["q"], "class_names": ["a", "b"]}, "has 'q' for sample 5"),
         ({"x": X[0], "y": Y}, "must be n × features"),
@@ -134,6 +169,19 @@ def test_npz_with_a_mask_and_other_names(tmp_path: Path) -> None:
     assert data.client.tolist() == ["7", "7", "8", "8"] and data.client_test.tolist() == ["9", "9"]
     assert data.domain.tolist() == list("uvuv")
     assert Npz(path, client="house").load().client.tolist() == list("uvuv")
+
+
+def test_npz_with_a_real_target(tmp_path: Path) -> None:
+    path = str(tmp_path / "real.npz")
+    np.savez(path, x=X, y=X / 8, is_test=[False] * 4 + [True] * 2)
+    says('set target = "real"', lambda: Npz(path).load())
+    data = Npz(path, target="real").load()
+    assert (data.target.outputs, data.train.y.shape, data.test.y.tolist()) == (2, (4, 2), [[1, 1.125], [1.25, 1.375]])
+    np.savez(path, x=X, y=Y, is_test=[False, True, True] * 2)
+    says("The training data has one class only ('0')", lambda: Npz(path).load())
+    np.savez(path, x=X, y=Y * 0, classes=["p", "q"])
+    assert Npz(path).load().class_names == ("p", "q")
+    says("must be one of 'real', 'classes'. Got 'reel'. Did you mean 'real'?", lambda: Npz(path, target="reel"))
 
 
 def test_npz_packed_images(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
 from hansa.models.recurrent import CharLSTM
 from hansa.task import ClientData, Model, Task
-from hansa.training import fused_linear as wide
-from hansa.training import local as sgd
+from hansa.training import fused_linear
+from hansa.training import local as local_training
 from hansa.training.channels_last import channels_last, channels_last_gradients
-from hansa.training.fused_linear import WideLayers
-from hansa.training.local import NO_CORRECTION, Correction, LocalTraining
+from hansa.training.fused_linear import FusedLinear
+from hansa.training.local import NO_CORRECTION, Correction, LocalTraining, Turn, train
+from hansa.training.objectives import CrossEntropy
 from hansa.tree import Tree, norm, subtract
 
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
@@ -36,18 +37,17 @@ def data_for(shape: tuple[int, ...]) -> ClientData:
 
 
 def run(task: Task, local: LocalTraining, correction: Correction = NO_CORRECTION) -> Tree:
-    rng = torch.Generator().manual_seed(1)
-    return local.run(task, task.params(), data_for(task.input_shape), rng, correction).params
+    return train(Turn(local, task, task.params(), correction), data_for(task.input_shape), seed=1).params
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-@pytest.mark.parametrize("train", ["all", "head", "*.weight"])
+@pytest.mark.parametrize("part", ["all", "head", "*.weight"])
 def test_the_same_steps_up_to_rounding(
-    case: tuple[Model, tuple[int, ...]], train: str, monkeypatch: pytest.MonkeyPatch
+    case: tuple[Model, tuple[int, ...]], part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, local = Task(case[0], case[1], 3), replace(LOCAL, train=train)
+    task, local = Task(case[0], case[1], 3), replace(LOCAL, train=part)
     expected = run(task, local)
-    monkeypatch.setattr(wide, "WIDE", 1)
+    monkeypatch.setattr(fused_linear, "WIDE", 1)
     found = run(task, local)
     moved = norm(subtract(expected, task.params()))
     assert moved > 0 and norm(subtract(found, expected)) <= 2e-6 * moved
@@ -55,7 +55,7 @@ def test_the_same_steps_up_to_rounding(
 
 def test_by_hand() -> None:
     """`W − lr · Gᵀ X`, twice for a layer used twice."""
-    layers = WideLayers(nn.Module(), {})
+    layers = FusedLinear(nn.Module(), {})
     layers.weights = {"w": torch.zeros(1, 2)}
     layers.seen = [("w", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0], [-1.0]]))] * 2
     layers.step(0.5)
@@ -64,13 +64,13 @@ def test_by_hand() -> None:
 
 def test_only_wide_layers_of_known_networks_step_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(MLP((7, 6)), (5,), 3)
-    assert WideLayers(task.module, task.params()).weights == {}  # too small
-    monkeypatch.setattr(wide, "WIDE", 36)
-    assert WideLayers(task.module, task.params()).weights.keys() == {"features.3.weight"}
-    monkeypatch.setattr(wide, "WIDE", 1)
-    assert len(WideLayers(task.module, task.params()).weights) == 3
+    assert FusedLinear(task.module, task.params()).weights == {}  # too small
+    monkeypatch.setattr(fused_linear, "WIDE", 36)
+    assert FusedLinear(task.module, task.params()).weights.keys() == {"features.3.weight"}
+    monkeypatch.setattr(fused_linear, "WIDE", 1)
+    assert len(FusedLinear(task.module, task.params()).weights) == 3
     stranger = Task(CharLSTM(), (4,), 5, integers=True)
-    assert WideLayers(stranger.module, stranger.params()).weights == {}
+    assert FusedLinear(stranger.module, stranger.params()).weights == {}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,9 @@ def test_only_wide_layers_of_known_networks_step_by_themselves(monkeypatch: pyte
     [
         {"local": replace(LOCAL, momentum=0.9)},
         {"local": replace(LOCAL, weight_decay=0.1)},
+        {"local": replace(LOCAL, clip=0.1)},
+        {"local": replace(LOCAL, optimiser="adam")},
+        {"local": replace(LOCAL, objective=CrossEntropy(label_smoothing=0.1))},
         {"correction": Correction(0.5, Task(MLP((7,)), (5,), 3).params())},
         {"correction": Correction(shift=Task(MLP((7,)), (5,), 3, seed=1).params())},
     ],
@@ -86,7 +89,7 @@ def test_other_steps_are_taken_as_ever(settings: dict[str, object], monkeypatch:
     task = Task(MLP((7,)), (5,), 3)
     chosen: dict[str, object] = {"local": LOCAL, **settings}
     expected = run(task, **chosen)  # type: ignore[arg-type]
-    monkeypatch.setattr(wide, "WIDE", 1)
+    monkeypatch.setattr(fused_linear, "WIDE", 1)
     found = run(task, **chosen)  # type: ignore[arg-type]
     assert all(torch.equal(leaf, found[key]) for key, leaf in expected.items())
 
@@ -119,13 +122,13 @@ def test_gradients_of_images_keep_their_layout() -> None:
 def test_the_layout_of_gradients_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Task(LeafCNN(), (1, 8, 8), 3)
     found = run(task, LOCAL)
-    monkeypatch.setattr(sgd, "channels_last_gradients", lambda _: nullcontext())
+    monkeypatch.setattr(local_training, "channels_last_gradients", lambda _: nullcontext())
     plain = run(task, LOCAL)
     assert all(torch.equal(leaf, plain[key]) for key, leaf in found.items())
 
 
 def test_nothing_is_left_on_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wide, "WIDE", 1)
+    monkeypatch.setattr(fused_linear, "WIDE", 1)
     task = Task(MLP((7,)), (5,), 3)
     run(task, LOCAL)
     assert not any(part._forward_hooks for part in task.module.modules())

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 import torch
-from engine_cases import CLASSES, SIZES, WIDTH
+from engine_cases import CLASSES, SIZES, WIDTH, Doubled, check, like
 
-from hansa.engines.kernels import sample_space, stacked
 from hansa.engines.kernels.cohort import Cohort, Job, bundles
-from hansa.engines.kernels.lazy_sum import LazySum, dense_tree, total
+from hansa.engines.kernels.kernel import Kernel
+from hansa.engines.kernels.lazy_sum import LazySum, dense, dense_tree, total
+from hansa.engines.kernels.sample_space import SampleSpace
+from hansa.engines.kernels.stacked import CONVOLVED, Stacked
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
 from hansa.task import ClientData, Model, Task
-from hansa.training.local import NO_CORRECTION, Correction, LocalTraining
-from hansa.training.visits import Problem
+from hansa.training.directions import MetaGradient
+from hansa.training.local import NO_CORRECTION, Correction, LocalTraining, Turn
+from hansa.training.objectives import CrossEntropy
 from hansa.tree import Tree
 
 CPU = torch.device("cpu")
@@ -28,10 +32,6 @@ TRAININGS = {
     "both": LocalTraining(lr=0.1, epochs=2, batch_size=5, momentum=0.5, weight_decay=0.1),
 }
 CORRECTIONS = ("none", "anchor", "own anchor", "shift", "own shift", "everything")
-
-
-def like(tree: Tree, rng: torch.Generator) -> Tree:
-    return {key: torch.randn(leaf.shape, generator=rng, dtype=leaf.dtype) for key, leaf in tree.items()}
 
 
 def corrections(kind: str, start: Tree, count: int) -> list[Correction]:
@@ -48,19 +48,19 @@ def corrections(kind: str, start: Tree, count: int) -> list[Correction]:
     return [each() for _ in range(count)]
 
 
-def cohort(
+def jobs_of(
     model: Model,
     training: LocalTraining,
     correction: str = "none",
     own: bool = False,
     temperature: float = 1.0,
     local_labels: bool = False,
-) -> Cohort:
+) -> list[Job]:
     """Clients in double precision; with `own` each starts from a model of its own."""
     rng = torch.Generator().manual_seed(3)
     shape = (1, 4, 4) if isinstance(model, LeafCNN) else (WIDTH,)
-    task = Task(model, shape, CLASSES, temperature=temperature, local_labels=local_labels)
-    start = {key: leaf.double() for key, leaf in task.params().items()}
+    task = Task(Doubled(model), shape, CLASSES, temperature=temperature, local_labels=local_labels)
+    start = task.params()
     moving = training.moving(start)
     jobs = []
     for k, (size, corrected) in enumerate(zip(SIZES, corrections(correction, moving, len(SIZES)), strict=True)):
@@ -68,139 +68,166 @@ def cohort(
         y = torch.randint(0, CLASSES, (size,), generator=rng)
         leaves = {**start, **like(moving, rng)} if own else start
         data = ClientData(x, y)
-        jobs.append(Job(Problem(task.view(data, {}), leaves, corrected), data, seed=k))
-    return Cohort.of(jobs)
-
-
-def check(kernel: object, training: LocalTraining, made: Cohort) -> None:
-    together = kernel.train(training, made, CPU)  # type: ignore[attr-defined]
-    for job, found in zip(made.jobs, together, strict=True):
-        expected = job.alone(training)
-        assert (found.steps, found.flops) == (expected.steps, expected.flops)
-        assert found.params.keys() == expected.params.keys()
-        for key, leaf in dense_tree(found.params).items():
-            torch.testing.assert_close(leaf, expected.params[key], rtol=1e-11, atol=1e-12)
+        jobs.append(Job(Turn(training, task.view(data, {}), leaves, corrected), data, seed=k))
+    return jobs
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS.keys())
 def test_sample_space_equals_alone(training: LocalTraining, correction: str) -> None:
-    made = cohort(Linear(), training, correction)
-    assert sample_space.applies(training, made.jobs[0].problem.task)
-    assert all(sample_space.possible(job) for job in made.jobs)
-    check(sample_space, training, made)
+    jobs = jobs_of(Linear(), training, correction)
+    assert all(SampleSpace().applies(job.turn, CPU, forced=False) for job in jobs)
+    check(SampleSpace(), jobs)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 4.0])
 @pytest.mark.parametrize("bias", [True, False])
 def test_sample_space_with_temperature_and_without_bias(temperature: float, bias: bool) -> None:
-    check(sample_space, TRAININGS["both"], cohort(Linear(bias), TRAININGS["both"], "everything", False, temperature))
+    check(SampleSpace(), jobs_of(Linear(bias), TRAININGS["both"], "everything", False, temperature))
 
 
 @pytest.mark.parametrize("name", ["plain", "batches"])
 def test_sample_space_when_every_client_starts_elsewhere(name: str) -> None:
-    check(sample_space, TRAININGS[name], cohort(Linear(), TRAININGS[name], own=True))
+    check(SampleSpace(), jobs_of(Linear(), TRAININGS[name], own=True))
 
 
 @pytest.mark.parametrize("model", [MLP((7,)), LeafCNN()], ids=["mlp", "cnn"])
 def test_sample_space_on_frozen_features(model: Model) -> None:
-    training = dataclasses.replace(TRAININGS["batches"], train="head")
-    made = cohort(model, training)
-    assert sample_space.applies(training, made.jobs[0].problem.task)
-    check(sample_space, training, made)
+    jobs = jobs_of(model, dataclasses.replace(TRAININGS["batches"], train="head"))
+    assert SampleSpace().applies(jobs[0].turn, CPU, forced=False)
+    check(SampleSpace(), jobs)
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS.keys())
 def test_stacked_equals_alone(training: LocalTraining, correction: str) -> None:
-    made = cohort(MLP((6, 5), "tanh"), training, correction, temperature=2.0)
-    assert stacked.applies(made.jobs[0].problem.task, CPU)
-    check(stacked, training, made)
+    jobs = jobs_of(MLP((6, 5), "tanh"), training, correction, temperature=2.0)
+    assert all(Stacked().applies(job.turn, CPU, forced=False) for job in jobs)
+    check(Stacked(), jobs)
 
 
 @pytest.mark.parametrize("name", ["plain", "batches", "both"])
-@pytest.mark.parametrize(("kernel", "model"), [(sample_space, Linear()), (stacked, MLP((6,)))], ids=["linear", "mlp"])
-def test_only_local_labels(kernel: object, model: Model, name: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "model"), [(SampleSpace(), Linear()), (Stacked(), MLP((6,)))], ids=["linear", "mlp"]
+)
+def test_only_local_labels(kernel: Kernel, model: Model, name: str) -> None:
     """Clients with all classes and with few: some of these hold one sample, so one class."""
-    made = cohort(model, TRAININGS[name], "everything", own=True, temperature=0.5, local_labels=True)
-    assert len({int(job.data.y.unique().numel()) for job in made.jobs}) > 2
-    check(kernel, TRAININGS[name], made)
-    labelled = dense_tree(kernel.train(TRAININGS[name], made, CPU)[2].params)  # type: ignore[attr-defined]
-    everywhere = cohort(model, TRAININGS[name], "everything", own=True, temperature=0.5)
-    unlabelled = dense_tree(kernel.train(TRAININGS[name], everywhere, CPU)[2].params)  # type: ignore[attr-defined]
+    jobs = jobs_of(model, TRAININGS[name], "everything", own=True, temperature=0.5, local_labels=True)
+    assert len({int(job.data.y.unique().numel()) for job in jobs}) > 2
+    labelled = dense_tree(check(kernel, jobs)[2].params)
+    everywhere = jobs_of(model, TRAININGS[name], "everything", own=True, temperature=0.5)
+    unlabelled = dense_tree(kernel.train(Cohort.of(everywhere), CPU)[2].params)
     assert not torch.allclose(labelled["head.weight"], unlabelled["head.weight"])
 
 
 @pytest.mark.parametrize("train", ["features", "head", "all"])
 @pytest.mark.parametrize("own", [True, False])
 def test_stacked_trains_the_same_part(train: str, own: bool) -> None:
-    training = dataclasses.replace(TRAININGS["both"], train=train)
-    check(stacked, training, cohort(MLP((6,)), training, own=own))
+    check(Stacked(), jobs_of(MLP((6,)), dataclasses.replace(TRAININGS["both"], train=train), own=own))
 
 
 def test_stacked_convolutions() -> None:
-    check(stacked, TRAININGS["batches"], cohort(LeafCNN(), TRAININGS["batches"]))
+    jobs = jobs_of(LeafCNN(), TRAININGS["batches"])
+    assert Stacked().applies(jobs[0].turn, CPU, forced=True)
+    check(Stacked(), jobs)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "model"), [(SampleSpace(), Linear()), (Stacked(), MLP((6,)))], ids=["linear", "mlp"]
+)
+@pytest.mark.parametrize("correction", ["none", "anchor", "shift"])
+def test_the_sum_over_clients_is_the_sum_of_their_displacements(kernel: Kernel, model: Model, correction: str) -> None:
+    jobs = jobs_of(model, TRAININGS["both"], correction)
+    cohort, weights = Cohort.of([job._replace(turn=jobs[0].turn) for job in jobs]), [float(k) for k in range(len(jobs))]
+    found, start = kernel.total(cohort, weights, CPU), jobs[0].turn.start
+    each = [job._replace(turn=jobs[0].turn).alone().params for job in jobs]
+    for key, leaf in found.items():
+        expected = sum(weight * (own[key] - start[key]) for weight, own in zip(weights, each, strict=True))
+        torch.testing.assert_close(leaf, expected, rtol=1e-11, atol=1e-12)
 
 
 def test_the_fast_paths_know_every_setting_of_local_training() -> None:
-    """Whoever adds one must teach it to sample_space and stacked, or have them step aside, and then change this."""
+    """Whoever adds one must teach it to both kernels, or have them step aside, and then change this."""
 
     def names(kind: type) -> set[str]:
         return {field.name for field in dataclasses.fields(kind)}
 
-    assert names(LocalTraining) == {"lr", "epochs", "batch_size", "momentum", "weight_decay", "train"}
-    assert names(Correction) == {"strength", "anchor", "shift"}
-    assert names(Problem) == {"task", "start", "correction"}
-    known = {"model", "input_shape", "num_classes", "population", "seed", "start", "temperature", "integers"}
-    assert names(Task) == known | {"local_labels", "labels"}
+    settings = {"lr", "epochs", "batch_size", "momentum", "weight_decay", "train", "schedule", "clip", "steps"}
+    assert names(LocalTraining) == settings | {"optimiser", "betas", "epsilon", "objective"}
+    assert names(Correction) == {"strength", "anchor", "shift", "follow"}
+    wanted = {"training", "task", "start", "correction", "direction", "objective", "given", "memory"}
+    assert names(Turn) == wanted | {"repeats", "measures", "remembers"}
+    known = {"model", "input_shape", "outputs", "population", "seed", "start", "temperature", "integers"}
+    assert names(Task) == known | {"local_labels", "labels", "real", "samples", "round", "rounds"}
 
 
 def test_what_does_not_fit_is_left_alone() -> None:
-    training = TRAININGS["plain"]
-    (job, *_) = cohort(Linear(), training).jobs
-    half = Correction(0.1, {"head.weight": job.problem.start["head.weight"]})
-    assert not sample_space.possible(job._replace(problem=dataclasses.replace(job.problem, correction=half)))
-    assert not sample_space.applies(dataclasses.replace(training, train="head.weight"), job.problem.task)
-    assert not sample_space.applies(training, Task(MLP(), (WIDTH,), CLASSES))
-    assert not stacked.applies(Task(LeafCNN(), (1, 8, 8), CLASSES), CPU)
+    def heads(turn: Turn) -> bool:
+        return SampleSpace().applies(turn, CPU, forced=False)
+
+    (job, *_) = jobs_of(Linear(), TRAININGS["plain"])
+    turn, weight = job.turn, {"head.weight": job.turn.start["head.weight"]}
+    assert heads(turn)
+    strange: list[dict[str, Any]] = [
+        {"correction": Correction(0.1, weight)},
+        {"correction": Correction(shift=weight)},
+        {"correction": Correction(0.1, turn.start, follow=0.1)},
+        {"direction": MetaGradient()},
+        {"objective": CrossEntropy(0.1)},
+        {"repeats": 2},
+        {"measures": True},
+        {"remembers": True},
+        {"memory": {"velocity.head.weight": weight["head.weight"]}},
+    ]
+    assert not any(heads(dataclasses.replace(turn, **change)) for change in strange)
+    settings: list[dict[str, Any]] = [{"train": "head.weight"}, {"optimiser": "adam"}, {"clip": 1.0}, {"steps": 3}]
+    for change in settings:
+        assert not heads(dataclasses.replace(turn, training=dataclasses.replace(turn.training, **change)))
+    for model in (MLP(), LeafCNN()):
+        task = Task(model, (1, 8, 8), CLASSES)
+        assert not heads(Turn(turn.training, task, task.params()))
+    assert not Stacked().applies(Turn(turn.training, task, task.params()), CPU, forced=False)
+
+
+@pytest.mark.parametrize("change", [{"remembers": True}, {"measures": True}, {"objective": CrossEntropy(0.1)}], ids=str)
+def test_turns_of_different_kinds_are_told_apart(change: dict[str, Any]) -> None:
+    """A kernel is asked once for every kind of turn whether it applies, so a kind must be all it looks at."""
+    (job, *_) = jobs_of(Linear(), TRAININGS["plain"])
+    other = dataclasses.replace(job.turn, **change)
+    assert SampleSpace().group(job.turn) != SampleSpace().group(other)
 
 
 def test_stacks_fit_into_memory_and_are_not_too_wide_for_convolutions() -> None:
-    device = torch.device("cuda")
-    assert stacked.most(Task(LeafCNN(), (1, 28, 28), 62), device) == stacked.CONVOLVED
+    device, most = torch.device("cuda"), Stacked().most
+    assert most(Task(LeafCNN(), (1, 28, 28), 62), device) == CONVOLVED
     wide = Task(MLP((2**12,)), (2**12,), CLASSES)  # 64 MiB
-    assert stacked.most(Task(MLP((8,)), (WIDTH,), CLASSES), CPU) > 1024 > stacked.most(wide, device) > 1
-    assert stacked.most(wide, CPU) == 1
+    assert most(Task(MLP((8,)), (WIDTH,), CLASSES), CPU) > 1024 > most(wide, device) > 1
+    assert most(wide, CPU) == 1
 
 
 def test_many_samples_do_not_pay_in_sample_space() -> None:
-    training = LocalTraining(epochs=1, batch_size=1000)
     task = Task(Linear(), (64,), 10)
-    few, many = (
-        Job(Problem(task, task.params()), ClientData(torch.zeros(n, 64), torch.zeros(n, dtype=torch.long)), 0)
-        for n in (50, 5000)
-    )
-    assert sample_space.pays(training, few) and not sample_space.pays(training, many)
+    turn = Turn(LocalTraining(epochs=1, batch_size=1000), task, task.params())
+    assert SampleSpace().pays(turn, 50, CPU) and not SampleSpace().pays(turn, 5000, CPU)
 
 
-# --------------------------------------------------------------------------------------------------------------- blends
+# ------------------------------------------------------------------------------------------------------------ lazy sums
 
 
-def test_sums_of_blends_are_what_sums_of_tensors_are() -> None:
-    training = TRAININGS["decay"]
-    made = cohort(Linear(), training, "everything")
-    leaves = [found.params["head.weight"] for found in sample_space.train(training, made, CPU)]
-    start = made.jobs[0].problem.start["head.weight"]
-    lazy = [len(job.data) * (leaf - start) for job, leaf in zip(made.jobs, leaves, strict=True)]
+def test_sums_of_lazy_sums_are_what_sums_of_tensors_are() -> None:
+    jobs = jobs_of(Linear(), TRAININGS["decay"], "everything")
+    leaves = [found.params["head.weight"] for found in SampleSpace().train(Cohort.of(jobs), CPU)]
+    start = jobs[0].turn.start["head.weight"]
+    lazy = [len(job.data) * (leaf - start) for job, leaf in zip(jobs, leaves, strict=True)]
     assert all(isinstance(one, LazySum) for one in lazy)
-    expected = sum(len(job.data) * (leaf.tensor() - start) for job, leaf in zip(made.jobs, leaves, strict=True))
+    expected = sum(len(job.data) * (dense(leaf) - start) for job, leaf in zip(jobs, leaves, strict=True))
     torch.testing.assert_close(total(lazy, start.shape, start.dtype), expected, rtol=1e-11, atol=1e-12)
 
 
-def test_a_blend_behaves_as_its_tensor_does() -> None:
-    training = TRAININGS["plain"]
-    leaf = sample_space.train(training, cohort(Linear(), training), CPU)[4].params["head.weight"]
-    value, other = leaf.tensor(), torch.randn(CLASSES, WIDTH, dtype=torch.float64)
+def test_a_lazy_sum_behaves_as_its_tensor_does() -> None:
+    cohort = Cohort.of(jobs_of(Linear(), TRAININGS["plain"]))
+    leaf = SampleSpace().train(cohort, CPU)[4].params["head.weight"]
+    value, other = dense(leaf), torch.randn(CLASSES, WIDTH, dtype=torch.float64)
     pairs = [
         (leaf + other, value + other),
         (other - leaf, other - value),

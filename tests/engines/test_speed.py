@@ -8,39 +8,41 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from engine_cases import CLASSES
+import torch
+from engine_cases import CLASSES, Drawing, Dropping
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Samples
 from hansa.data.federation import Federation
+from hansa.data.targets import Classes
 from hansa.engines.serial import Serial
 from hansa.engines.session import Engine
 from hansa.engines.vectorised import Vectorised
 from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
 from hansa.orchestrate.star import Star
+from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_round
-from hansa.running.phase_run import Experiment, Phase, PhaseRun
-from hansa.task import Model, Task
+from hansa.running.phase_run import PhaseRun
+from hansa.task import ClientData, Model, Task
+from hansa.training import layers, local
 from hansa.training.local import LocalTraining
 
 CLIENTS = 40
 
 
 def rounds(engine: Engine, model: Model, width: int, classes: int, size: int, stack: ExitStack) -> Callable[[], None]:
-    """A function that plays one round."""
+    """A function that runs one round."""
     rng = np.random.default_rng(0)
     count = CLIENTS * size
     samples = Samples(rng.standard_normal((count, width), dtype=np.float32), rng.integers(0, classes, count))
     index = {f"c{k}": np.arange(k * size, (k + 1) * size) for k in range(CLIENTS)}
-    data = Federation(IndexedClients(samples, index), tuple(map(str, range(classes))))
+    data = Federation(IndexedClients(samples, index), Classes(tuple(map(str, range(classes)))))
     phase = Phase("only", FedAvg(LocalTraining(epochs=5, batch_size=50)), Star(fraction=1.0), 10**9, 10**9)
-    stage = PhaseRun(
-        Experiment(Task(model, (width,), classes, CLIENTS), data, (phase,), engine), 0, MemoryStore(), None
-    )
-    crew = stack.enter_context(engine.open(stage.context))
-    return lambda: run_round(stage, crew) and None
+    run = PhaseRun(Experiment(Task(model, (width,), classes, CLIENTS), data, (phase,), engine), 0, MemoryStore(), None)
+    session = stack.enter_context(engine.open(run.context))
+    return lambda: run_round(run, session) and None
 
 
 def cpu(work: Callable[[], None]) -> float:
@@ -86,3 +88,19 @@ def _count(times: int) -> None:
     total = 0
     for number in range(times):
         total += number
+
+
+def test_networks_that_draw_nothing_are_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeding torch for every device takes as long as training a small client; only networks that draw need a seed."""
+    data = ClientData(torch.zeros(4, 5), torch.arange(4))
+    tasks = {
+        Task(model, (5,), CLASSES): draws
+        for model, draws in ((Linear(), False), (MLP((3,)), False), (Dropping(), False), (Drawing(), True))
+    }
+    _ = [task.params() for task in tasks]
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: pytest.fail("every device was seeded"))
+    before = torch.default_generator.get_state()
+    for task, draws in tasks.items():
+        assert layers.draws(task.module) == draws
+        local.train(local.Turn(LocalTraining(), task, task.params()), data, seed=7)
+        assert torch.equal(torch.default_generator.get_state(), before)

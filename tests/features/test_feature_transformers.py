@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.targets import Classes
 from hansa.errors import HansaError
 from hansa.features.extract import extract_features
 from hansa.features.processor import Processor
@@ -109,7 +110,7 @@ def normalised(images: Array) -> torch.Tensor:
 @pytest.mark.parametrize(("make", "width"), FAMILIES, ids=lambda value: getattr(value, "__name__", None))
 def test_every_image_family(tmp_path: Path, make: Callable[[], Any], width: int) -> None:
     folder = save(tmp_path / "encoder", make)
-    data = Dataset(Samples(IMAGES, np.zeros(5, np.int64)), ("a", "b"))
+    data = Dataset(Samples(IMAGES, np.zeros(5, np.int64)), Classes(("a", "b")))
     found = extract_features(data, Transformers(str(folder)), cache=tmp_path, batch_size=2)
     assert found.width == width and found.flops_per_sample > 0
     network = transformers.AutoModel.from_pretrained(folder).eval()
@@ -223,7 +224,7 @@ def test_packaged_sentence_encoder_knows_meaning(tmp_path: Path) -> None:
     texts = np.array(
         ["The ship sails at dawn.", "A vessel leaves the harbour in the morning.", "Interest rates rose again."]
     )
-    data = Dataset(Samples(texts, np.array([0, 0, 1])), ("sea", "money"))
+    data = Dataset(Samples(texts, np.array([0, 0, 1])), Classes(("sea", "money")))
     found = extract_features(data, Transformers(str(package.get_model_path())), cache=tmp_path)
     assert found.width == 384
     z = torch.nn.functional.normalize(torch.from_numpy(found.data.train.x), dim=1)

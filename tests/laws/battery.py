@@ -1,17 +1,26 @@
-"""What the laws are tried on: every kind of algorithm, engine, orchestration and store, on one small federation."""
+"""What the laws are tried on: every name of the catalogue, every engine, orchestration and store, on one federation."""
 
 from __future__ import annotations
 
-import torch
-from law_examples import PrototypeBank, TinyNet
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
+import torch
+from law_examples import Lines, NormNet, PrototypeBank, TinyNet
+
+from hansa.algorithms.calibrate import Calibrate
+from hansa.algorithms.checkpoint import Checkpoint
 from hansa.algorithms.ditto import Ditto
+from hansa.algorithms.feature_scale import FeatureScale
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_ft import Fed3RFT
 from hansa.algorithms.fed3r_select import Fed3RSelect
 from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedavg_ft import FedAvgFT
+from hansa.algorithms.fedbn import FedBN
 from hansa.algorithms.feddyn import FedDyn
 from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.fedper import FedPer
@@ -19,8 +28,10 @@ from hansa.algorithms.fedprox import FedProx
 from hansa.algorithms.fedrep import FedRep
 from hansa.algorithms.fedsim import FedSim
 from hansa.algorithms.l2gd import L2GD
+from hansa.algorithms.local import Local
 from hansa.algorithms.mime import Mime
 from hansa.algorithms.mimelite import MimeLite
+from hansa.algorithms.oll import OLL
 from hansa.algorithms.perfedavg import PerFedAvg
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.pfedme import PFedMe
@@ -29,64 +40,102 @@ from hansa.algorithms.scaffold import Scaffold
 from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
+from hansa.engines.auto import Auto
+from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.session import Engine
+from hansa.engines.vectorised import Vectorised
+from hansa.io import wire
+from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore, Store
-from hansa.orchestrate.chain import Orchestration
+from hansa.models.random_features import RandomFeaturesModel
 from hansa.orchestrate.chains import Chains
+from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star, Sweep
+from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
-from hansa.running.phase_run import Experiment, Phase, PhaseRun
+from hansa.running.phase_run import PhaseRun
 from hansa.server.optimisers import SGD, Adam, Yogi
 from hansa.server.robust_rules import Krum, NormBound, TrimmedMean
 from hansa.task import Model, Task
 from hansa.training.local import LocalTraining
+from hansa.training.objectives import CrossEntropy
+from hansa.training.schedules import Cosine
 from journals import ListJournal
 
+HEAD = Path(tempfile.gettempdir()) / f"hansa-law-{os.getuid()}.safetensors"
+write_whole(HEAD, wire.pack({"head.bias": torch.tensor([0.5, -0.5, 0.25])}))
 WIDTH, CLASSES, CLIENTS = 5, 3, 7
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
 
+# Every name of the catalogue, in one or more settings (`name/setting`); `each` is an example of what may come.
 ALGORITHMS: dict[str, Algorithm] = {
     "fedavg": FedAvg(LOCAL),
-    "fedavg-head": FedAvg(LocalTraining(lr=0.1, train="head")),
-    "fedavgm": FedAvg(LocalTraining(momentum=0.5, weight_decay=0.01), SGD(momentum=0.9)),
-    "fedadam": FedAvg(LOCAL, Adam()),
-    "fedyogi": FedAvg(LOCAL, Yogi()),
+    "fedavg/head": FedAvg(LocalTraining(lr=0.1, train="head")),
+    "fedavg/momentum": FedAvg(LocalTraining(momentum=0.5, weight_decay=0.01), SGD(momentum=0.9)),
+    "fedavg/adam": FedAvg(LOCAL, Adam()),
+    "fedavg/yogi": FedAvg(LOCAL, Yogi(), "uniform"),
+    "fedavg/local-adam": FedAvg(LocalTraining(0.01, 2, 4, optimiser="adam", clip=0.5, schedule=Cosine())),
+    "fedavg/smooth": FedAvg(replace(LOCAL, objective=CrossEntropy(0.1, "balanced"), optimiser="adamw")),
     "fed3r": Fed3R(),
-    "fed3r-full": Fed3R(upload="full", normalize="gamma", intercept=True),
+    "fed3r/full": Fed3R(upload="full", normalize="gamma", intercept=True),
     "fed3r-select": Fed3RSelect(held_out=0.5),
     "fed3r-ft": Fed3RFT(FedAvg(LOCAL)),
     "fedncm": FedNCM(),
-    "personal-head": Personal(FedAvg(LOCAL), keep="head"),
-    "own-encoder": Personal(FedAvg(LOCAL), keep="features"),
+    "calibrate": Calibrate(),
+    "oll": OLL(),
+    "checkpoint": Checkpoint(str(HEAD)),
+    "feature-scale": FeatureScale(),
+    "personal": Personal(FedAvg(LOCAL), keep="head"),
+    "personal/own-encoder": Personal(FedAvg(LOCAL), keep="features"),
+    "personal/scaffold": Personal(Scaffold(LOCAL), keep="head"),
+    "personal/fed3r-ft": Personal(Fed3RFT(FedAvg(LOCAL)), keep=("features", "!features.1.weight")),
     "fedprox": FedProx(LOCAL, mu=0.5),
-    "scaffold-1": Scaffold(LOCAL, option="I"),
-    "scaffold-2": Scaffold(LOCAL, SGD(0.5, 0.9)),
-    "personal-scaffold": Personal(Scaffold(LOCAL), keep="head"),
+    "scaffold/I": Scaffold(LOCAL, option="I"),
+    "scaffold": Scaffold(LOCAL, SGD(0.5, 0.9)),
+    "scaffold/uniform": Scaffold(LOCAL, weights="uniform"),
     "feddyn": FedDyn(LOCAL, 0.1),
     "mime": Mime(LOCAL, 0.5),
     "mimelite": MimeLite(LOCAL, 0.5),
     "wima": Wima(FedAvg(LOCAL), window=2),
-    "wima-scaffold": Wima(Scaffold(LOCAL), window=4, block=2),
-    "robust-median": Robust(FedAvg(LOCAL)),
-    "robust-trimmed": Robust(Personal(FedAvg(LOCAL)), TrimmedMean(0.25)),
-    "robust-krum": Robust(FedAvg(LOCAL, Adam()), Krum(byzantine=0, selected=2)),
-    "robust-bound": Robust(Scaffold(LOCAL), NormBound()),
-    "robust-mime": Robust(Mime(LOCAL, 0.5), NormBound(0.5)),
+    "wima/scaffold": Wima(Scaffold(LOCAL), window=4, block=2),
+    "robust": Robust(FedAvg(LOCAL)),
+    "robust/trimmed": Robust(Personal(FedAvg(LOCAL)), TrimmedMean(0.25)),
+    "robust/krum": Robust(FedAvg(LOCAL, Adam()), Krum(byzantine=0, selected=2)),
+    "robust/bound": Robust(Scaffold(LOCAL), NormBound()),
+    "robust/mime": Robust(Mime(LOCAL, 0.5), NormBound(0.5)),
+    "local": Local(LOCAL, 0.1),
     "fedavg-ft": FedAvgFT(LOCAL, tune=LocalTraining(train="head")),
-    "per-fedavg-fo": PerFedAvg(LOCAL, alpha=0.1),
-    "per-fedavg-hf": PerFedAvg(LOCAL, alpha=0.1, order="hf"),
+    "per-fedavg": PerFedAvg(LOCAL, alpha=0.1),
+    "per-fedavg/hf": PerFedAvg(LOCAL, alpha=0.1, order="hf"),
     "pfedme": PFedMe(LOCAL, strength=5.0, inner_steps=2, outer_lr=0.1),
-    "pfedme-head": PFedMe(LOCAL, strength=5.0, inner_steps=2, outer_lr=0.1, keep="head"),
+    "pfedme/head": PFedMe(LOCAL, strength=5.0, inner_steps=2, outer_lr=0.1, keep="head"),
     "ditto": Ditto(LOCAL, strength=0.5, personal_epochs=3),
     "l2gd": L2GD(LocalTraining(batch_size=4), 0.5, 0.3),
     "fedper": FedPer(LOCAL),
     "fedrep": FedRep(LOCAL, head_epochs=3),
+    "fedbn": FedBN(LOCAL),
     "fedsim": FedSim(LOCAL),
     "fedalt": FedAlt(LOCAL),
     "each": PrototypeBank(),
 }
-ORCHESTRATIONS: dict[str, Orchestration] = {"star": Star(4), "sweep": Sweep(), "chains": Chains(3)}
+MODELS: dict[str, Model] = {"fedbn": NormNet(), "feature-scale": RandomFeaturesModel(dimension=8)}
+# What cannot be trained in chains, and says so before a run begins.
+UNCHAINED = {name for name, one in ALGORITHMS.items() if one.no_chains or name.startswith("robust")}
+UNLINED = {*UNCHAINED, *(name for name, one in ALGORITHMS.items() if one.exchanges > 1)}
+ORCHESTRATIONS: dict[str, Orchestration] = {"star": Star(4), "sweep": Sweep(), "chains": Chains(3), "lines": Lines()}
+ENGINES: dict[str, Engine] = {
+    "serial": Serial(),
+    "auto": Auto(),
+    "vectorised": Vectorised(),
+    "stacked": Vectorised(path="stacked"),
+    "processes": Processes(1),
+}
+
+
+def named(algorithm: Algorithm) -> str:
+    """The battery's name of an algorithm."""
+    return next(name for name, one in ALGORITHMS.items() if one is algorithm)
 
 
 def federation(clients: int = CLIENTS, widths: bool = False, seed: int = 0) -> Federation:
@@ -121,7 +170,10 @@ def experiment(
         Sweep() if algorithm.one_shot and not isinstance(orchestration, Chains) else orchestration or Star(4)
     )
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
-    task = Task(model or TinyNet(), (WIDTH,), CLASSES, len(data.clients), seed)
+    known = next((name for name, one in ALGORITHMS.items() if one is algorithm), "")
+    samples = sum(data.sizes().values())
+    model = model or MODELS.get(known, TinyNet())
+    task = Task(model, (WIDTH,), CLASSES, len(data.clients), seed, samples=samples)
     return Experiment(task, data, (phase,), engine or Serial(), seed)
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from hansa.contract import Algorithm
+from hansa.data.federation import Client
+from hansa.engines.client_side import ClientSide
+from hansa.engines.serial import SerialSession
+from hansa.engines.session import CohortReply, EngineSession, Lane, PhaseContext, Reply, RoundServer
+from hansa.orchestrate.planner import Leg, Orchestration, Planner, Roster, Scale
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
-from hansa.tree import Tree
+from hansa.tree import Tree, pick
 
 
 @dataclass(frozen=True)
@@ -21,10 +27,10 @@ class TinyNet:
 
     hidden: int = 6
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         net = nn.Sequential()
         net.add_module("features", nn.Sequential(nn.Flatten(), nn.Linear(*input_shape, self.hidden), nn.Tanh()))
-        net.add_module("head", nn.Linear(self.hidden, num_classes))
+        net.add_module("head", nn.Linear(self.hidden, outputs))
         return net
 
 
@@ -32,10 +38,10 @@ class TinyNet:
 class Strict(TinyNet):
     """Refuses inputs of any but the usual width, as a client's own code might."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         if input_shape != (5,):
             raise RuntimeError(f"no idea what {input_shape} is")
-        return super().build(input_shape, num_classes)
+        return super().build(input_shape, outputs)
 
 
 @dataclass(frozen=True)
@@ -44,10 +50,10 @@ class NormNet:
 
     hidden: int = 6
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         net = nn.Sequential()
         net.add_module("features", nn.Sequential(nn.Linear(*input_shape, self.hidden), nn.BatchNorm1d(self.hidden)))
-        net.add_module("head", nn.Linear(self.hidden, num_classes))
+        net.add_module("head", nn.Linear(self.hidden, outputs))
         return net
 
 
@@ -57,10 +63,10 @@ class PrototypeBank(Algorithm):
 
     uplink: ClassVar[Mapping[str, Role]] = {"prototypes": Role.EACH, "counts": Role.SUM}
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
+    def server_init(self, task: Task) -> Tree:
         return {}
 
-    def broadcast(self, server: Tree) -> Tree:
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
         return server
 
     def client_step(
@@ -76,8 +82,100 @@ class PrototypeBank(Algorithm):
         bank = {f"bank.{client}": own["prototypes.mean"] for client, own in cohort.each.items()}
         return {**server, **bank}
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+    def model(self, task: Task, server: Tree) -> Tree:
         return {"prototypes": torch.stack([server[key] for key in sorted(server)]).mean(0)}
 
-    def logits(self, task: Task, model: Tree, x: Tensor) -> Tensor:
+    def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        return pick("model", served)
+
+    def outputs(self, task: Task, model: Tree, x: Tensor) -> Tensor:
         return -torch.cdist(x.flatten(1), model["prototypes"])
+
+
+@dataclass(frozen=True)
+class Lines(Orchestration):
+    """Two models that go on for two rounds, each through other clients, before the server merges them."""
+
+    def open(self, roster: Roster) -> Planner:
+        return LinesPlanner(roster.names)
+
+    def scale(self, population: int) -> Scale:
+        return Scale(2, 4, 2, 2)
+
+    def visits_once(self, rounds: int, population: int) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class LinesPlanner:
+    names: Sequence[str]
+
+    def round(self, number: int) -> list[Leg]:
+        first = 4 * number
+        chosen = [self.names[(first + place) % len(self.names)] for place in range(4)]
+        return [Leg((chosen[0], chosen[1]), 0), Leg((chosen[2], chosen[3]), 1)]
+
+    def merges(self, number: int) -> bool:
+        return number % 2 == 1
+
+    def missing(self, number: int) -> Mapping[str, str]:
+        return {}
+
+
+class Elsewhere:
+    """An engine whose clients live elsewhere: the run knows neither samples nor states, only their versions."""
+
+    def __init__(self, clients: Mapping[str, Client]):
+        self.clients, self.states = clients, dict[tuple[int, str], list[Tree]]()
+
+    def choice(self, context: PhaseContext) -> dict[str, object]:
+        return {"name": "elsewhere"}
+
+    @contextmanager
+    def open(self, context: PhaseContext) -> Iterator[EngineSession]:
+        side = self._here(context.side)
+        yield ElsewhereSession(context=replace(context, side=side), engine=self, far=context.side)
+
+    def _here(self, far: ClientSide) -> ClientSide:
+        before = None if far.before is None else self._here(far.before)
+        return replace(far, clients=self.clients, stored=lambda name: self._stored(far, name), before=before)
+
+    def _stored(self, far: ClientSide, name: str) -> Tree | None:
+        known = far.stored(name)  # which version the run has committed
+        return None if known is None else self.states[far.place, name][int(known["at"])]
+
+
+@dataclass
+class ElsewhereSession(SerialSession):
+    engine: Elsewhere = field(kw_only=True)
+    far: ClientSide = field(kw_only=True)
+
+    def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
+        yield from super().round(task, lanes, StatesStay(server, self))
+
+
+@dataclass
+class StatesStay:
+    """The server's side of a round, to which states go by reference."""
+
+    server: RoundServer
+    session: ElsewhereSession
+
+    def seed(self, client: str, visit: int) -> int:
+        return self.server.seed(client, visit)
+
+    def seeds(self, clients: Sequence[str]) -> list[int]:
+        return self.server.seeds(clients)
+
+    def take(self, reply: Reply) -> None:
+        versions = self.session.engine.states.setdefault((self.session.far.place, reply.client), [])
+        if reply.state:
+            versions.append(reply.state)
+        at = {"at": torch.tensor(len(versions) - 1)} if reply.state else {}
+        self.server.take(replace(reply, state=at))
+
+    def take_cohort(self, reply: CohortReply) -> None:
+        self.server.take_cohort(reply)
+
+    def refuse(self, client: str, error: Exception) -> None:
+        self.server.refuse(client, error)

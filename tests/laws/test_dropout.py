@@ -21,16 +21,16 @@ from hansa.engines.vectorised import Vectorised
 from hansa.errors import HansaError
 from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.io.store import DiskStore
-from hansa.orchestrate.chain import missing_from, without
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.dropout import Dropout
+from hansa.orchestrate.planner import Roster, without
 from hansa.orchestrate.star import Star, Sweep
+from hansa.running.experiment import Experiment
 from hansa.running.loop import run_phases
-from hansa.running.phase_run import Experiment, PhaseRun
+from hansa.running.phase_run import PhaseRun
+from hansa.seeds import seed_for
 from hansa.tree import equal
 from journals import ListJournal
-
-HALF = Dropout(Star(fraction=1.0), 0.5)
 
 
 def made(share: float = 0.5, minimum: float = 0.0, rounds: int = 4, engine: Engine | None = None) -> Experiment:
@@ -42,28 +42,30 @@ def made(share: float = 0.5, minimum: float = 0.0, rounds: int = 4, engine: Engi
 
 def test_the_share_is_the_share_and_rounds_differ() -> None:
     names = [f"c{k}" for k in range(2000)]
-    chains = HALF.plan(0, names, 7)
-    assert sorted(client for (client,) in chains) == sorted(names)
-    quarter = Dropout(Star(fraction=1.0), 0.25)
-    first, second = (set(quarter.missing(round, chains, 7)) for round in (0, 1))
+    roster = Roster(names, [1] * len(names), 7)
+    planner = Dropout(Star(fraction=1.0), 0.25).open(roster)
+    assert sorted(leg.chain[0] for leg in planner.round(0)) == sorted(names)
+    first, second = (set(planner.missing(round)) for round in (0, 1))
     assert 400 < len(first) < 600 and 400 < len(second) < 600  # 500 ± 5 standard deviations of 19
     assert 50 < len(first & second) < 200  # 125 by chance: nobody is always away
-    assert first == set(quarter.missing(0, list(reversed(chains)), 7)) != set(quarter.missing(0, chains, 8))
+    turned = Dropout(Star(fraction=1.0), 0.25).open(replace(roster, names=names[::-1]))
+    other = Dropout(Star(fraction=1.0), 0.25).open(replace(roster, seed=8))
+    assert first == set(turned.missing(0)) != set(other.missing(0))
 
 
 def test_chains_close_over_the_missing() -> None:
-    assert without([("a", "b", "c"), ("d",), ("e",)], {"b": "", "d": ""}) == [("a", "c"), ("e",)]
-    assert missing_from(Star(3), 0, [("a",)], 0) == {}
+    assert without(("a", "b", "c"), {"b": "", "d": ""}) == ("a", "c")
+    assert Star(3).open(Roster(["a"], [1], 0)).missing(0) == {}
 
 
 def test_the_missing_are_recorded_and_the_others_are_asked() -> None:
     stage, journal = outcome(made())
     assert any(record["failed"] for record in journal.records)
     for number, record in enumerate(journal.records):
-        chains = HALF.plan(number, stage.names, stage.sampling_seed)
-        silent = HALF.missing(number, chains, stage.sampling_seed)
-        assert record["failed"] == silent and record["clients"] == len(stage.names) - len(silent)
-        for client, why in silent.items():
+        names = stage.names
+        silent = {name for name in names if seed_for(stage.sampling_seed, "dropout", number, name) < 0.5 * 2**63}
+        assert record["failed"].keys() == silent and record["clients"] == len(names) - len(silent)
+        for client, why in record["failed"].items():
             assert why == f"Client '{client}' did not answer (simulated drop-out, share 0.5)."
 
 

@@ -51,7 +51,7 @@ def test_equal_settings_share_a_skeleton() -> None:
         ({"path": "own_networks:Plain", "head": ""}, "no layer ''"),
         ({"path": "own_networks:Plain", "head": "body"}, "not its last one"),
         ({"path": "own_networks:Scaled"}, "not its last one"),
-        ({"path": "own_networks:Plain", "options": {"num_classes": 4}}, "must give 3 logits"),
+        ({"path": "own_networks:Plain", "options": {"num_classes": 4}}, "must give 3 outputs"),
     ],
 )
 def test_what_goes_wrong_is_told(settings: dict[str, Any], words: str) -> None:

@@ -16,7 +16,7 @@ from hansa.models.dense import MLP, Adapter, Linear
 from hansa.models.mobilenet import MobileNetV2
 from hansa.models.recurrent import CharLSTM
 from hansa.task import ClientData, Model, Task
-from hansa.training.local import LocalTraining
+from hansa.training.local import LocalTraining, Turn, train
 
 SMALL_MOBILE = MobileNetV2(width=0.25, stem_stride=1)
 CASES: list[tuple[Model, tuple[int, ...], int]] = [
@@ -49,7 +49,7 @@ def parameters(model: Model, shape: tuple[int, ...], classes: int) -> int:
 
 
 @every_model
-def test_two_groups_and_logits(model: Model, shape: tuple[int, ...], classes: int) -> None:
+def test_two_groups_and_outputs(model: Model, shape: tuple[int, ...], classes: int) -> None:
     module = model.build(shape, classes)
     x = samples(model, shape, classes)
     assert [name for name, _ in module.named_children()] == ["features", "head"]
@@ -205,7 +205,6 @@ def test_an_adapter_starts_as_the_features_it_is_given_and_can_leave_them() -> N
     task = Task(Adapter(3), (7,), 4)
     x, y = torch.randn(6, 7, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 4
     assert torch.equal(task.features(task.params(), x), x)
-    trained = (
-        LocalTraining(lr=0.5, train="features").run(task, task.params(), ClientData(x, y), torch.Generator()).params
-    )
+    turn = Turn(LocalTraining(lr=0.5, train="features"), task, task.params())
+    trained = train(turn, ClientData(x, y), seed=0).params
     assert not torch.allclose(task.features(trained, x), x)

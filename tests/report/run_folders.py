@@ -22,12 +22,14 @@ class FakePhase:
     bytes_per_client: int = 60_000
     flops_per_client: float = 4e7
     clients: int = 10
-    outside: bool = False  # judged on classes outside the clients too
+    outside: bool = False  # evaluated on classes outside the clients too
+    metric: str = "accuracy"  # of real targets `rmse`, whose levels are in the targets' unit
 
 
 FEDAVG = FakePhase("from scratch", "fedavg", 40, 0.12, 0.86)
 FED3R = FakePhase("closed form", "fed3r", 1, 0.10, 0.91, 18_000, 6e6, 20)
 FINETUNE = FakePhase("fine-tuning", "fedavg", 20, 0.91, 0.955)
+REAL = FakePhase("scores", "fedavg", 8, 30.0, 8.0, metric="rmse")
 OWN = FakePhase("full personalisation", "local", 12, 0.955, 0.97, 0, 5e7, 20, outside=True)
 
 
@@ -55,8 +57,9 @@ def write_run(
             level = phase.end - (phase.end - phase.start) * np.exp(-5.0 * number / phase.rounds)
             level = level if number else phase.start
             evaluated = number % 2 == 0 or number == phase.rounds
-            accuracies = np.clip(level + rng.normal(0, 0.09, clients), 0, 1)
-            metrics = _metrics(level + rng.normal(0, 0.004), accuracies, local_tests) if evaluated else {}
+            spread, most = (0.09, 1.0) if phase.metric == "accuracy" else (2.0, np.inf)
+            values = np.clip(level + rng.normal(0, spread, clients), 0, most)
+            metrics = _metrics(level + rng.normal(0, 0.004), values, local_tests, phase.metric) if evaluated else {}
             metrics |= (
                 {"local_class_accuracy": level, "outside_class_accuracy": 0.9 - level / 2} if phase.outside else {}
             )
@@ -65,7 +68,7 @@ def write_run(
                 continue
             lines.append(_round(index, phase, number, metrics, rng) | ({"before": before} if number == 1 else {}))
             if evaluated and local_tests:
-                rows += _client_rows(index, phase, number, names, sizes, accuracies)
+                rows += _client_rows(index, phase, number, names, sizes, values)
         ledger += _ledger_rows(index, phase, names, rng)
         told.append(_told(phase, [line for line in lines if line["phase"] == index]))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -116,15 +119,17 @@ def _data(folder: Path, names: Sequence[str], classes: int, rng: np.random.Gener
     return [int(size) for size in sizes]
 
 
-def _metrics(level: float, accuracies: np.ndarray, local_tests: bool) -> dict[str, float]:
-    known = {"test_accuracy": float(level), "test_loss": float(2.3 * (1 - level) + 0.05)}
+def _metrics(level: float, values: np.ndarray, local_tests: bool, metric: str) -> dict[str, float]:
+    real = metric == "rmse"
+    known = {"test_loss": float(2.3 * (1 - level) + 0.05), "test_balanced_accuracy": float(level - 0.02)}
+    known = {f"test_{metric}": float(level), **({"test_mae": level / 2, "test_r2": 1 - level / 25} if real else known)}
     if local_tests:
-        worst = np.sort(accuracies)[: max(len(accuracies) // 10, 1)]
-        known |= {"client_accuracy_weighted": float(accuracies.mean() + 0.004)}
-        known |= {"client_accuracy_mean": float(accuracies.mean()), "client_accuracy_std": float(accuracies.std())}
-        known |= {"client_accuracy_worst10": float(worst.mean()), "balanced_accuracy": float(level - 0.02)}
-        deciles = enumerate(np.quantile(accuracies, np.arange(1, 10) / 10), start=1)
-        known |= {f"client_accuracy_decile{place}": float(value) for place, value in deciles}
+        worst = np.sort(values if not real else -values)[: max(len(values) // 10, 1)]
+        known |= {f"client_{metric}_weighted": float(values.mean() + 0.004)}
+        known |= {f"client_{metric}_mean": float(values.mean()), f"client_{metric}_std": float(values.std())}
+        known |= {f"client_{metric}_worst10": float(abs(worst.mean()))}
+        deciles = enumerate(np.quantile(values, np.arange(1, 10) / 10), start=1)
+        known |= {f"client_{metric}_decile{place}": float(value) for place, value in deciles}
     return known
 
 
@@ -143,7 +148,7 @@ def _round(index: int, phase: FakePhase, number: int, metrics: dict[str, float],
     }
 
 
-def _client_rows(index, phase, number, names, sizes, accuracies) -> list[dict]:
+def _client_rows(index, phase, number, names, sizes, values) -> list[dict]:
     return [
         {
             "phase": index,
@@ -152,11 +157,9 @@ def _client_rows(index, phase, number, names, sizes, accuracies) -> list[dict]:
             "client": name,
             "train_samples": size,
             "test_samples": 20,
-            "correct": round(20 * accuracy),
-            "accuracy": float(accuracy),
-            "loss": float(2.3 * (1 - accuracy)),
+            phase.metric: float(value),
         }
-        for name, size, accuracy in zip(names, sizes, accuracies, strict=True)
+        for name, size, value in zip(names, sizes, values, strict=True)
     ]
 
 
@@ -182,6 +185,8 @@ def _told(phase: FakePhase, lines: Sequence[dict]) -> dict:
         "algorithm": phase.algorithm,
         "rounds": phase.rounds,
         "before": lines[0]["before"],
+        "evaluated": phase.rounds,
+        "deployed": None,
         "metrics": lines[-1]["metrics"],
         **summed,
     }

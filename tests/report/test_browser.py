@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import browser as chromium
 import pytest
-from run_folders import FED3R, FINETUNE, OWN, write_run
+from run_folders import FED3R, FINETUNE, OWN, REAL, write_run
 
 from hansa.results.report import build
 
@@ -71,11 +71,13 @@ def pages(tmp_path_factory, three, many, killed):
     ]
     long = [write_run(root / name[:5], name, (FED3R, FINETUNE), clients=12, classes=3) for name in names]
     own = write_run(root / "own", "Fed3R + FP", (FED3R, OWN))
+    real = write_run(root / "real", "patients", (REAL,))
     folders = {"one": [three[2]], "three": three, "many": [many], "killed": [killed], "long": long, "own": [own]}
+    folders["real"] = [real]
     return {name: build(runs, root / f"{name}.html") for name, runs in folders.items()}
 
 
-@pytest.mark.parametrize("name", ["one", "three", "many", "killed", "long", "own"])
+@pytest.mark.parametrize("name", ["one", "three", "many", "killed", "long", "own", "real"])
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_are_drawn_and_text_is_readable(browser, pages, name, size, scheme):

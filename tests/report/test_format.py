@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hansa.results.columns import column
 from hansa.results.report.bars import even_bins
 from hansa.results.report.format import (
     bytes_text,
     count_text,
     flops_text,
     metric_text,
-    metric_title,
     percent_text,
     seconds_text,
 )
@@ -45,10 +45,11 @@ from hansa.results.report.scale import Scale, log_scale
         (percent_text(0.8523), "85.2 %"),
         (count_text(12345), "12,345"),
         (count_text(3.44), "3.4"),
-        (metric_text("test_accuracy", 0.5), "50.0 %"),
-        (metric_text("test_loss", 0.38249), "0.382"),
-        (metric_title("client_accuracy_worst10"), "Client accuracy, worst 10 %"),
-        (metric_title("my_own_metric"), "My own metric"),
+        (metric_text(column("test_accuracy"), 0.5), "50.0 %"),
+        (metric_text(column("test_loss"), 0.38249), "0.382"),
+        (metric_text(column("client_rmse_worst10"), 12.345), "12.3"),
+        (metric_text(column("test_r2"), -0.5), "-0.5"),
+        (metric_text(column("test_accuracy"), math.nan), "–"),
     ],
 )
 def test_numbers_read_well(text, expected):

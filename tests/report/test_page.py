@@ -7,11 +7,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from run_folders import FEDAVG, OWN, FakePhase, write_run
+from run_folders import FEDAVG, OWN, REAL, FakePhase, write_run
 
+from hansa.cli.console import show_comparison
 from hansa.errors import HansaError
 from hansa.results.reader import Run, phases
-from hansa.results.report import build, build_split_page
+from hansa.results.report import build, build_split_page, clients
 from hansa.results.report.curves import metrics_to_draw
 from hansa.results.report.distribution import arrange
 
@@ -46,7 +47,7 @@ def test_three_runs_show_every_section_and_number(three, tmp_path):
     page = _read(three, tmp_path)
     for heading in ("3 runs compared", "Accuracy and what it costs", "Comparison", "Cost by phase"):
         assert heading in page.text
-    for heading in ("How the clients fare", "How the data lies", "Plan and environment"):
+    for heading in ("How the clients fare", "How the data is divided", "Plan and environment"):
         assert heading in page.text
     summary = json.loads((three[2] / "summary.json").read_text())
     assert f"{100 * summary['phases'][-1]['metrics']['test_accuracy']:.1f} %" in page.text
@@ -148,14 +149,14 @@ def test_the_first_metric_is_one_that_all_runs_have(tmp_path):
             told.pop("test_accuracy", None)
     (runs[0] / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     opened = [Run.open(run) for run in runs]
-    assert metrics_to_draw(opened)[0] == "client_accuracy_weighted"
-    assert metrics_to_draw(opened)[-1] == "test_accuracy"
-    assert metrics_to_draw(opened[1:])[0] == "test_accuracy"
+    assert metrics_to_draw(opened)[0].name == "client_accuracy_weighted"
+    assert metrics_to_draw(opened)[-1].name == "test_accuracy"
+    assert metrics_to_draw(opened[1:])[0].name == "test_accuracy"
 
 
 def test_different_splits_get_a_section_each(tmp_path):
     runs = [write_run(tmp_path / str(number), f"split {number}", data_seed=number) for number in (1, 2)]
-    assert _read(runs, tmp_path).text.count("How the data lies") == 2
+    assert _read(runs, tmp_path).text.count("How the data is divided") == 2
 
 
 def test_many_clients_are_grouped_without_losing_samples(many):
@@ -189,7 +190,7 @@ def test_many_runs_reuse_colours_but_keep_their_names(tmp_path):
 
 
 def test_an_unwritable_place_loses_nothing(three, tmp_path):
-    with pytest.raises(HansaError, match="The report cannot be written to"):
+    with pytest.raises(HansaError, match=r"missing/report.html' cannot be written: No such file"):
         build(three, tmp_path / "missing" / "report.html")
     with pytest.raises(HansaError, match="at least one run folder"):
         build([], tmp_path / "report.html")
@@ -199,3 +200,102 @@ def test_an_unwritable_place_loses_nothing(three, tmp_path):
         build([tmp_path], old)
     assert old.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def _change_rounds(folder, change):
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        change(line)
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return lines
+
+
+def test_errors_are_shown_in_the_targets_unit_and_lower_is_better(tmp_path):
+    folder = write_run(tmp_path / "run", "patients", (REAL,))
+    (row,) = phases(Run.open(folder))
+    page = _read([folder], tmp_path)
+    assert f"Test RMSE at the last evaluation, round {REAL.rounds}; lower is better" in page.text
+    assert f"{row.metrics['test_rmse']:.2f}".rstrip("0") in page.text
+    assert "RMSE and what it costs" in page.text and "Test RMSE: lower is better." in page.text
+    assert "RMSE that a share of the clients does not exceed, lower is better" in page.text
+    assert "RMSE on the client's own test set" in page.text
+    assert f"20 clients, round {REAL.rounds}; lower is better." in page.text
+    assert "at or below each RMSE in the last phase; further left is better" in page.text
+    assert "Test R²: lower" not in page.text
+    assert not re.search(r"(?i)accurac", page.text)
+
+
+def test_the_worst_clients_of_errors_have_the_largest(tmp_path):
+    (group,) = clients.groups([Run.open(write_run(tmp_path / "run", phases=(REAL,)))], ["run"])
+    assert (list(group.worst), group.round) == (sorted(group.values)[-2:], REAL.rounds)
+    (group,) = clients.groups([Run.open(write_run(tmp_path / "other", phases=(FEDAVG,)))], ["run"])
+    assert list(group.worst) == sorted(group.values)[:2]
+
+
+def test_runs_on_classes_and_on_real_targets_stand_on_one_page(tmp_path):
+    runs = [write_run(tmp_path / "a", "a"), write_run(tmp_path / "b", "b", (REAL,))]
+    page = _read(runs, tmp_path)
+    assert "Accuracy and RMSE and what it costs" in page.text
+    assert page.text.count("Share of clients at or below each") == 2  # two axes, never mixed
+
+
+def test_visited_clients_and_validation_sets_are_shown_apart_where_they_are(tmp_path):
+    folder = write_run(tmp_path / "run")
+    assert "never visited" not in _read([folder], tmp_path).text
+    more = {"client_accuracy_mean_visited": 0.8125, "client_accuracy_mean_unvisited": 0.3125}
+    more |= {"validation_accuracy": 0.7375, "client_validation_accuracy_weighted": 0.7175}
+    _change_rounds(folder, lambda line: line["metrics"].update(more) if line["metrics"] else None)
+    text = _read([folder], tmp_path).text
+    for title in ("Clients, mean of visited clients", "Clients, mean of clients never visited", "Validation accuracy"):
+        assert title in text
+    assert all(value in text for value in ("81.2 %", "31.2 %", "73.8 %", "71.8 %"))
+
+
+def test_the_deployed_round_heads_the_page_where_validation_chose_it(tmp_path):
+    folder = write_run(tmp_path / "run")
+    lines = _change_rounds(folder, lambda line: line.update(deployed=10) if line["round"] == 40 else None)
+    page = _read([folder], tmp_path)
+    told = next(line["metrics"]["test_accuracy"] for line in lines if line["round"] == 10)
+    assert "Test accuracy at the round that validation chose, round 10" in page.text
+    assert f"{100 * told:.1f} %" in page.text
+    assert "clients, round 10." in page.text  # the clients' histogram is of the same round
+
+
+def test_a_run_that_diverged_says_so_and_shows_no_older_number(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", local_tests=False)
+    _change_rounds(folder, lambda line: line.update(metrics={"test_undefined": 9.0}) if line["round"] == 40 else None)
+    page = _read([folder], tmp_path)
+    assert "The model's outputs are no numbers" in page.text
+    assert "Test outputs that are no numbers" in page.text
+    (row,) = phases(Run.open(folder))
+    assert (row.evaluated, row.headline) == (40, None)
+    show_comparison([Run.open(folder)])
+    assert "diverged" in capsys.readouterr().out
+
+
+def test_a_metric_of_ones_own_is_shown_by_its_own_title(tmp_path):
+    folder = write_run(tmp_path / "run")
+    facts = [{"name": "cost_of_errors", "title": "cost in €", "higher": False, "percent": False}]
+    summary = json.loads((folder / "summary.json").read_text()) | {"metrics": facts}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    _change_rounds(folder, lambda line: line["metrics"].update(test_cost_of_errors=12.5) if line["metrics"] else None)
+    page = _read([folder], tmp_path)
+    assert "Test cost in €: lower is better." in page.text and "12.5" in page.text
+    assert metrics_to_draw([Run.open(folder)])[-1].title == "Test cost in €"
+
+
+def test_a_split_of_real_targets_has_no_classes_to_show(tmp_path):
+    data = {"clients": ["a", "b"], "class_names": [], "counts": [[5], [7]], "heterogeneity": {"clients": 2.0}}
+    page = Reader(build_split_page("scores", data, tmp_path / "split.html").read_text())
+    assert "Samples per client" in page.text and "Classes" not in page.text
+
+
+def test_tables_that_were_asked_for_are_shown_class_by_class(tmp_path):
+    folder = write_run(tmp_path / "run", classes=3)
+    assert "Class by class" not in _read([folder], tmp_path).text
+    tables = {"test_confusion": [[3, 1, 0], [0, 1234, 0], [0, 0, 0]], "client_f1_per_class": [0.5, None, 1.0]}
+    told = {"phases": [{"phase": 0, "phase_name": "from scratch", "round": 40, "tables": tables}]}
+    (folder / "tables.json").write_text(json.dumps(told))
+    page = _read([folder], tmp_path)
+    assert "from scratch, test confusion" in page.text and "from scratch, client f1 per class" in page.text
+    assert "1,234" in page.text and ("style", "--share:75%") in page.attributes  # 3 of the 4 in its row

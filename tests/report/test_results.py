@@ -7,7 +7,7 @@ import shutil
 from dataclasses import FrozenInstanceError
 
 import pytest
-from run_folders import FED3R, FINETUNE, write_run
+from run_folders import FED3R, FINETUNE, REAL, write_run
 
 from hansa.errors import HansaError
 from hansa.results.reader import Run, comparison, curve, headline, labels, phases, points, total
@@ -45,6 +45,33 @@ def test_the_headline_is_the_last_evaluation_not_the_best(tmp_path):
     (folder / "rounds.jsonl").write_text("\n".join(lines))
     (row,) = comparison([Run.open(folder)])
     assert headline(row.metrics) == ("test_accuracy", json.loads(lines[-1])["metrics"]["test_accuracy"])
+
+
+def test_the_console_shows_errors_in_their_unit(tmp_path, capsys):
+    from hansa.cli.console import show_comparison
+
+    folder = write_run(tmp_path / "run", phases=(REAL,))
+    show_comparison([Run.open(folder)])
+    shown = capsys.readouterr().out
+    (row,) = phases(Run.open(folder))
+    assert "RMSE" in shown and "%" not in shown and "accuracy" not in shown
+    assert f"30 → {row.metrics['test_rmse']:.3g}" in shown
+    show_comparison([Run.open(folder), Run.open(write_run(tmp_path / "other"))])
+    assert "RMSE / accuracy" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_headline_says_which_metric_and_which_round(three):
+    first, second = phases(Run.open(three[2]))
+    told = second.headline
+    assert (told.column.title, told.value, told.round) == ("Test accuracy", second.metrics["test_accuracy"], 20)
+    assert not told.deployed and first.headline.round == 1
+
+
+def test_a_finished_run_without_its_rounds_is_read_from_its_summary(three, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(three[2], folder)
+    (folder / "rounds.jsonl").unlink()
+    assert phases(Run.open(folder)) == phases(Run.open(three[2]))
 
 
 def test_comparison_has_a_row_per_run_and_phase(three):
@@ -98,7 +125,7 @@ def test_a_curve_begins_before_the_first_round_of_every_phase(three):
     assert [point.y for point in begins] == [row.before["test_accuracy"] for row in phases(Run.open(three[2]))]
 
 
-def test_a_run_that_was_not_judged_before_says_only_what_it_knows(tmp_path, capsys):
+def test_a_run_that_was_not_evaluated_before_tells_only_what_it_knows(tmp_path, capsys):
     from hansa.cli.console import show_comparison
 
     folder = write_run(tmp_path / "run")

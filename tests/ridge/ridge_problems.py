@@ -24,3 +24,17 @@ def make(samples: int = 200, dimension: int = 12, classes: int = 5, seed: int = 
     means = rng.normal(size=(classes, dimension))
     z = np.maximum(means[y] + rng.normal(size=(samples, dimension)) @ rng.normal(size=(dimension, dimension)) / 2, 0)
     return Problem(torch.from_numpy(z), torch.from_numpy(y), classes)
+
+
+class Targets(NamedTuple):
+    """Real targets that the features explain in part, with means far from 0."""
+
+    z: Tensor
+    y: Tensor
+
+
+def make_targets(samples: int = 200, dimension: int = 12, targets: int = 3, seed: int = 0) -> Targets:
+    rng = np.random.default_rng(seed)
+    z = 3 + rng.normal(size=(samples, dimension)) @ rng.normal(size=(dimension, dimension)) / 2
+    y = 20 + z @ rng.normal(size=(dimension, targets)) + 2 * rng.normal(size=(samples, targets))
+    return Targets(torch.from_numpy(z), torch.from_numpy(y))

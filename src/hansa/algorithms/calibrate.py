@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hansa.algorithms.statistics import BLOCK, head_width
-from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.visits import AddsUp
 from hansa.tree import Tree, add
 
 GRID = torch.logspace(-3, 3, 61, dtype=torch.float64)  # temperatures that are tried
 
 
 @dataclass(frozen=True)
-class Calibrate(Algorithm):
+class Calibrate(AddsUp):
     """Divides the head by `T* = argmin_T Σ_k Σ_i CE(logits(x_i)/T, y_i)`, the temperature of least training loss.
 
     A closed form such as Fed3R says which class is likeliest, not how sure it is: with unit columns the logits follow
@@ -32,40 +32,27 @@ class Calibrate(Algorithm):
 
     uplink: ClassVar[Mapping[str, Role]] = {"losses": Role.SUM}
 
-    @property
-    def one_shot(self) -> bool:
-        """A second visit would count a client twice."""
-        return True
-
-    @property
-    def additive(self) -> bool:
-        """Sums over samples."""
-        return True
-
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """The same for everyone."""
         return {"losses": torch.empty(len(GRID), dtype=torch.float64, device="meta")}
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
+    def server_init(self, task: Task) -> Tree:
         """No losses yet."""
         head_width(task.params())  # refuses a head that is not linear
         return {"losses": torch.zeros(len(GRID), dtype=torch.float64)}
 
-    def broadcast(self, server: Tree) -> Tree:
-        """Nothing: the classifier is handed over with the first visit."""
-        return {}
-
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """The client's loss at every temperature."""
+    def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return the loss at every temperature, summed over some samples."""
         params, losses = task.params(), torch.zeros(len(GRID), dtype=torch.float64)
         for first in range(0, len(data), BLOCK):
             with torch.no_grad():
                 logits = task.forward(params, data.x[first : first + BLOCK])
             losses += _losses(logits, data.y[first : first + BLOCK])
-        flops = len(data) * (task.features_flops + task.head_flops + 4.0 * len(GRID) * task.num_classes)
-        return Update({"losses": losses}, len(data), flops=flops), state
+        return {"losses": losses}
+
+    def operations(self, task: Task, samples: int) -> float:
+        """Count one forward pass, and the softmax at every temperature."""
+        return samples * (task.features_flops + task.head_flops + 4.0 * len(GRID) * task.num_classes)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Sums stay sums."""
@@ -73,7 +60,7 @@ class Calibrate(Algorithm):
         require(finite, "The losses at some temperatures are not finite: the classifier says nothing of some samples.")
         return add(server, cohort.sums)
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+    def model(self, task: Task, server: Tree) -> Tree:
         """The head divided by the best temperature; before any client was heard, as it came."""
         params, losses = task.params(), server["losses"]
         best = float(GRID[losses.argmin()]) if bool(losses.any()) else 1.0

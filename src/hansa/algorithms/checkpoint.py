@@ -22,7 +22,7 @@ class Checkpoint(NoTraining):
 
     path: str
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
+    def server_init(self, task: Task) -> Tree:
         """The file's leaves, once their names and shapes are known to fit."""
         leaves, own = self._read(), task.params()
         for key, leaf in leaves.items():
@@ -42,6 +42,6 @@ class Checkpoint(NoTraining):
                 f"The checkpoint '{self.path}' is no safetensors file that can be read: {error}."
             ) from error
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+    def model(self, task: Task, server: Tree) -> Tree:
         """The file's leaves among the initial ones."""
         return task.params() | pick("model", server)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch.func import functional_call
 
 from hansa.contract import Algorithm
 from hansa.errors import require
@@ -35,13 +34,13 @@ class FeatureScale(Algorithm):
         """A second visit would count a client twice."""
         return True
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
+    def server_init(self, task: Task) -> Tree:
         """Nothing known yet."""
         good = SIGMA in task.params()
         require(good, "The phase 'feature-scale' needs random features: set model.name = 'random-features'.")
         return {}
 
-    def broadcast(self, server: Tree) -> Tree:
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
         """Nothing."""
         return {}
 
@@ -49,16 +48,15 @@ class FeatureScale(Algorithm):
         self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
     ) -> tuple[Update, Tree]:
         """The client's count, sum and sum of squares of the features below the random map."""
-        base = task.module.eval().get_submodule("features.base")
         with torch.no_grad():
-            z = functional_call(base, pick("features.base", task.params()), (data.x,)).flatten(1)
+            z = task.part("features.base", task.params(), data.x).flatten(1)
         return Update(nest("spread", Spread.from_features(z).tree()), len(data), flops=3.0 * z.numel()), state
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Sums stay sums."""
         return add(server, cohort.sums) if server else cohort.sums
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+    def model(self, task: Task, server: Tree) -> Tree:
         """The model as it was, with σ set."""
         sigma = self.factor * Spread.from_tree(pick("spread", server)).distance
         return task.params() | {SIGMA: torch.tensor(sigma)}

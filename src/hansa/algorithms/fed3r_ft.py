@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+import torch
+
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.statistics import (
     Precision,
@@ -18,18 +20,20 @@ from hansa.algorithms.statistics import (
     to_tree,
     with_head,
 )
+from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
 from hansa.payload import Role, Update
 from hansa.ridge import Normalize, RidgeStatistics
 from hansa.task import ClientData, Task
-from hansa.training.local import LocalTraining, Trained
-from hansa.training.visits import Problem, TrainsLocally
+from hansa.training.local import Turn
+from hansa.training.visits import Visit, changed
+from hansa.training.wrappers import Wrapper, training_of
 from hansa.tree import Tree, add, nest, pick, subtract
 
 
 @dataclass(frozen=True)
-class Fed3RFT(TrainsLocally):
+class Fed3RFT(Wrapper):
     """A ridge classifier that follows features while a gradient algorithm moves them.
 
     A visited client computes `A_new`, `b_new` with the features it received, uploads the differences `A_new − A_old`,
@@ -38,7 +42,7 @@ class Fed3RFT(TrainsLocally):
     thrown away: what is deployed is the ridge classifier on the trained features.
     """
 
-    inner: Annotated[TrainsLocally, Piece("algorithm")] = FedAvg()
+    inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
     ridge: float = 0.01
     normalize: Normalize = "gamma"
     alpha: float = 0.8
@@ -46,7 +50,7 @@ class Fed3RFT(TrainsLocally):
     wire: Precision = "float32"
 
     def __post_init__(self) -> None:
-        trains = isinstance(self.inner, TrainsLocally) and not self.inner.personal
+        trains = training_of(self.inner) is not None and not self.inner.personal
         require(trains, f"Fed3R-FT needs an algorithm that trains one model for all. Got {type(self.inner).__name__}.")
         require(self.ridge > 0, f"The 'ridge' (λ) of Fed3R-FT must be a number > 0. Got {self.ridge}.")
 
@@ -55,57 +59,48 @@ class Fed3RFT(TrainsLocally):
         """The wrapped algorithm's, and the statistics."""
         return {**self.inner.uplink, "ridge": Role.SUM}
 
-    @property
-    def training(self) -> LocalTraining:
-        """As the wrapped algorithm's."""
-        return self.inner.training
-
-    def server_init(self, task: Task, prior: Tree) -> Tree:
-        """The wrapped algorithm's state and empty statistics."""
+    def server_init(self, task: Task) -> Tree:
+        """Return the wrapped algorithm's state and empty statistics."""
         empty = RidgeStatistics.zeros(head_width(task.params()), task.num_classes)
-        return self.inner.server_init(task, prior) | to_tree(empty)
+        return self.inner.server_init(task) | to_tree(empty)
 
-    def client_init(self, task: Task, data: ClientData) -> Tree:
-        """Nothing sent yet."""
-        return self.inner.client_init(task, data)
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
+        """Return the wrapped message; the sums stay with the server."""
+        return self.inner.broadcast(task, _inner(server), rng)
 
-    def broadcast(self, server: Tree) -> Tree:
-        """As the wrapped algorithm's; the sums stay with the server."""
-        return self.inner.broadcast(_inner(server))
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        """Upload what the wrapped algorithm does, and the change of the client's statistics as it will arrive."""
+        turns: list[Turn] = []
 
-    def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
-        """As the wrapped algorithm's."""
-        return self.inner.prepare(task, down, _inner(state), data)
+        def noted(turn: Turn) -> Turn:
+            turns.append(turn)
+            return turn
 
-    def conclude(
-        self, problem: Problem, trained: Trained, down: Tree, state: Tree, data: ClientData
-    ) -> tuple[Update, Tree]:
-        """The wrapped upload and the change of the client's statistics, as it will arrive after the wire's rounding."""
-        up, new = self.inner.conclude(problem, trained, down, _inner(state), data)
-        now = to_tree(collect(problem.task, problem.start, data, self.products))
+        up, new = yield from changed(self.inner.visit(task, down, _inner(state), data, rng), noted)
+        now = to_tree(collect(task, turns[0].start, data, self.products))
         before = {key: leaf for key, leaf in state.items() if key.startswith("ridge.")}
         change = subtract(now, before) if before else now
-        sent = to_tree(decode(encode(from_tree(change), self.wire, "packed"), problem.task.num_classes, "packed"))
-        flops = up.flops + collecting_flops(problem.task, len(now["ridge.gram"]), len(data))
+        sent = to_tree(decode(encode(from_tree(change), self.wire, "packed"), task.num_classes, "packed"))
+        flops = up.flops + collecting_flops(task, len(now["ridge.gram"]), len(data))
         return replace(up, sums=up.sums | change, flops=flops), new | (add(before, sent) if before else sent)
 
     def encode(self, sums: Tree) -> Tree:
-        """The statistics packed, the rest as the wrapped algorithm sends it."""
+        """Return the statistics packed, the rest as the wrapped algorithm sends it."""
         return self.inner.encode(_inner(sums)) | nest("ridge", encode(from_tree(sums), self.wire, "packed"))
 
     def decode(self, task: Task, wire: Tree) -> Tree:
-        """The inverse of `encode`."""
+        """Invert `encode`."""
         return self.inner.decode(task, _inner(wire)) | to_tree(decode(pick("ridge", wire), task.num_classes, "packed"))
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """The wrapped step; sums stay sums."""
+        """Take the wrapped step; sums stay sums."""
         stepped = self.inner.server_step(task, _inner(server), replace(cohort, sums=_inner(cohort.sums)))
         sums = {key: leaf for key, leaf in cohort.sums.items() if key.startswith("ridge.")}
         return stepped | add({key: server[key] for key in sums}, sums)
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
-        """The trained features under the ridge classifier of everyone's latest statistics."""
-        params = self.inner.model(task, _inner(server), {})
+    def model(self, task: Task, server: Tree) -> Tree:
+        """Return the trained features under the ridge classifier of everyone's latest statistics."""
+        params = self.inner.model(task, _inner(server))
         return with_head(params, from_tree(server).solve(self.ridge, self.normalize, self.alpha))
 
 

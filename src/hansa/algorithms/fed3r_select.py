@@ -30,7 +30,7 @@ GROUPS = ("train", "held")
 
 @dataclass(frozen=True)
 class Fed3RSelect(Algorithm):
-    """Some clients, drawn by lot, send their statistics for judging: `‖Y_h − Z_h W‖²` needs nothing but sums.
+    """Some clients, drawn by lot, send their statistics for choosing: `‖Y_h − Z_h W‖²` needs nothing but sums.
 
     `ridges` are the λ tried.  On a model with random features `sigmas` are factors of its σ (one set of statistics
     each) and `dimensions` numbers of random features to use: the statistics of the first D' features are a corner of
@@ -58,7 +58,7 @@ class Fed3RSelect(Algorithm):
         """A second visit would count a client twice."""
         return True
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
+    def server_init(self, task: Task) -> Tree:
         """Two empty sums for every σ."""
         width = head_width(task.params())
         require(self.sigmas == (1.0,) or SIGMA in task.params(), "Choosing 'sigmas' needs random features.")
@@ -68,7 +68,7 @@ class Fed3RSelect(Algorithm):
         one = {key: leaf for s in range(len(self.sigmas)) for key, leaf in nest(str(s), empty).items()}
         return {key: leaf for group in GROUPS for key, leaf in nest(group, one).items()}
 
-    def broadcast(self, server: Tree) -> Tree:
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
         """Nothing."""
         return {}
 
@@ -110,14 +110,14 @@ class Fed3RSelect(Algorithm):
         return add(server, cohort.sums)
 
     def candidates(self, server: Tree) -> Iterator[tuple[tuple[int, int], RidgeStatistics, RidgeStatistics]]:
-        """Every (σ, D) with its statistics for solving and for judging."""
+        """Every (σ, D) with its statistics for solving and for choosing."""
         for index in range(len(self.sigmas)):
             train, held = (from_tree(pick(f"{group}.{index}", server)) for group in GROUPS)
             for dimension in self.dimensions or (train.dimension,):
                 yield (index, dimension), corner(train, dimension), corner(held, dimension)
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
-        """The classifier of the candidate that judges best."""
+    def model(self, task: Task, server: Tree) -> Tree:
+        """Return the classifier of the candidate that does best."""
         tried = {name: (train, held) for name, train, held in self.candidates(server)}
         good = all(float(part.counts.sum()) > 0 for pair in tried.values() for part in pair)
         require(good, "The lot held out all clients or none, so nothing can be chosen: change 'held_out' or the seed.")

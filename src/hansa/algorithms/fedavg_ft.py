@@ -7,17 +7,16 @@ from typing import Annotated
 
 import torch
 
-from hansa.algorithms.composed import ComposedTraining
-from hansa.algorithms.fedavg import FedAvg
 from hansa.io.registry import Piece
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
-from hansa.training.local import LocalTraining
-from hansa.tree import Tree
+from hansa.training.averaging import Averages, Weights
+from hansa.training.local import LocalTraining, Turn, train
+from hansa.tree import Tree, pick
 
 
 @dataclass(frozen=True)
-class FedAvgFT(ComposedTraining):
+class FedAvgFT(Averages):
     """FedAvg; every client deploys the current global model, fine-tuned on its own data: `θ_k = SGD(f_k; wᵗ)`.
 
     `tune` says how.  The server's model is FedAvg's, bit for bit: what a client tunes for itself is never sent, and a
@@ -28,22 +27,18 @@ class FedAvgFT(ComposedTraining):
     local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     tune: LocalTraining = LocalTraining()
-
-    @property
-    def averages(self) -> bool:
-        """Clients differ in nothing but their samples."""
-        return True
-
-    @property
-    def composed(self) -> FedAvg:
-        """The global model's algorithm."""
-        return FedAvg(self.local, self.server)
+    weights: Weights = "samples"
 
     @property
     def personal(self) -> bool:
         """Every client deploys a model of its own."""
         return True
 
-    def deploy(self, task: Task, server: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
-        """The global model after some epochs on the client's data."""
-        return self.tune.run(task, self.model(task, server, state), data, rng).params
+    def problem(self, task: Task, down: Tree) -> Turn:
+        """Start from the broadcast model."""
+        return Turn(self.local, task, task.params() | pick("model", down))
+
+    def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return the global model after some epochs on the client's data."""
+        start = task.params() | pick("model", served)
+        return train(Turn(self.tune, task, start), data, rng.initial_seed()).params

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from hansa.algorithms.composed import ComposedTraining
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
 from hansa.io.registry import Piece
 from hansa.server.optimisers import SGD, ServerOptimiser
+from hansa.training.averaging import Weights
 from hansa.training.local import LocalTraining
+from hansa.training.wrappers import Wrapper
 
 
 @dataclass(frozen=True)
-class FedBN(ComposedTraining):
+class FedBN(Wrapper):
     """FedAvg over every layer but the normalisation layers, which stay local with their statistics (Algorithm 1).
 
     `w_l ← Σ_k n_k·w_l,k / Σ_k n_k` for every layer l that does not normalise.  These layers are found by type (batch,
@@ -23,8 +24,9 @@ class FedBN(ComposedTraining):
 
     local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
+    weights: Weights = "samples"
 
     @property
-    def composed(self) -> Personal:
+    def inner(self) -> Personal:
         """FedAvg over the other layers."""
-        return Personal(FedAvg(self.local, self.server), keep="norm")
+        return Personal(FedAvg(self.local, self.server, self.weights), keep="norm")

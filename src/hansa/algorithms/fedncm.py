@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from hansa.algorithms.statistics import Precision, blocks, head_width, with_head
-from hansa.contract import Algorithm
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.visits import AddsUp
 from hansa.tree import Tree, add, subtract
 
 
 @dataclass(frozen=True)
-class FedNCM(Algorithm):
+class FedNCM(AddsUp):
     """The nearest class mean `μ_c = Σ_{y=c} z / g_c`, from class sums and counts that add up over clients.
 
     `cosine` compares directions: `W^c = μ_c/‖μ_c‖`.  `euclidean` is the nearest mean itself, which is linear too:
@@ -30,16 +30,6 @@ class FedNCM(Algorithm):
 
     uplink: ClassVar[Mapping[str, Role]] = {"moment": Role.SUM, "counts": Role.SUM}
 
-    @property
-    def one_shot(self) -> bool:
-        """A second visit would count a client twice."""
-        return True
-
-    @property
-    def additive(self) -> bool:
-        """Sums over samples."""
-        return True
-
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """Depends on the classes a client holds."""
         present = len(torch.unique(data.y))
@@ -49,24 +39,22 @@ class FedNCM(Algorithm):
             "classes": torch.empty(present, dtype=torch.int32, device="meta"),
         }
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
+    def server_init(self, task: Task) -> Tree:
         """No samples yet."""
         shape = (head_width(task.params()), task.num_classes)
         return {"moment": torch.zeros(shape).double(), "counts": torch.zeros(task.num_classes).double()}
 
-    def broadcast(self, server: Tree) -> Tree:
-        """Nothing: the features are fixed."""
-        return {}
-
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """The client's class sums."""
-        sums = self.server_init(task, {})
+    def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return the class sums and counts of some samples."""
+        sums = self.server_init(task)
         for z, y in blocks(task, task.params(), data, self.products):
             sums["moment"].index_add_(1, y, z.T.double())
             sums["counts"] += torch.bincount(y, minlength=task.num_classes)
-        return Update(sums, len(data), flops=len(data) * (task.features_flops + len(sums["moment"]))), state
+        return sums
+
+    def operations(self, task: Task, samples: int) -> float:
+        """Count φ and an addition for every feature."""
+        return samples * (task.features_flops + head_width(task.params()))
 
     def encode(self, sums: Tree) -> Tree:
         """Only the classes present, their sums in float32."""
@@ -91,7 +79,7 @@ class FedNCM(Algorithm):
         """The sums without some clients."""
         return subtract(server, gone.sums)
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+    def model(self, task: Task, server: Tree) -> Tree:
         """The means as a linear head."""
         return with_head(task.params(), self._weights(server["moment"], server["counts"]))
 

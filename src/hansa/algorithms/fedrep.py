@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedalt import FedAlt
 from hansa.io.registry import Piece
 from hansa.server.optimisers import SGD, ServerOptimiser
+from hansa.training.averaging import Weights
 from hansa.training.local import LocalTraining
+from hansa.training.wrappers import Wrapper
 
 
 @dataclass(frozen=True)
-class FedRep(Composed):
+class FedRep(Wrapper):
     """A client fits its head to the shared representation, then improves the representation (Algorithm 1).
 
     `h_k ← h_k − α·∇_h f_k(h_k, φᵗ)` for `head_epochs`, then `φ_k ← φᵗ − α·∇_φ f_k(h_k, φᵗ)` for `local.epochs` with the
@@ -23,11 +24,12 @@ class FedRep(Composed):
     local: LocalTraining = LocalTraining()
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     head_epochs: int = 10
+    weights: Weights = "samples"
 
     def __post_init__(self) -> None:
-        _ = self.composed  # checks the settings
+        _ = self.inner  # checks the settings
 
     @property
-    def composed(self) -> FedAlt:
+    def inner(self) -> FedAlt:
         """Alternating training with more epochs for the head."""
-        return FedAlt(self.local, self.server, "head", self.head_epochs)
+        return FedAlt(self.local, self.server, "head", self.head_epochs, self.weights)

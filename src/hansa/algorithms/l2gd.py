@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
 from hansa.payload import Update
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
-from hansa.training.local import LocalTraining
-from hansa.training.steps import train_on
-from hansa.tree import Tree, nest, pick, subtract
+from hansa.training.averaging import Weights, weight_of
+from hansa.training.local import LocalTraining, Turn
+from hansa.training.visits import Visit
+from hansa.training.wrappers import Wrapper
+from hansa.tree import Tree, displacement, nest, pick
 
 
 @dataclass(frozen=True)
-class L2GD(Composed):
+class L2GD(Wrapper):
     """Minimises `mean f_k(x_k) + λ/2·mean ‖x_k − x̄‖²` (eq. 2): every client has a model, pulled towards their mean.
 
     A coin common to all falls before each step (Algorithm 1).  With probability p all models move towards their mean,
     `x_k ← (1−ω)·x_k + ω·x̄` with `ω = α·λ/(n·p)`; otherwise each takes a gradient step of size `α/(n·(1−p))`, here
     `local.lr`, so `ω = lr·λ·(1−p)/p`.  Only a change from gradient steps to averaging needs communication: a round is a
     run of averaging steps and the run of gradient steps that follows, of random lengths that the server draws.  With
-    some clients a round only, x̄ is the mean of those visited.  λ = 0 is local training.  Clients deploy x_k.
+    some clients a round only, x̄ is the mean of those visited; the paper's is the plain mean, `weights = "uniform"`.
+    λ = 0 is local training.  Clients deploy x_k.
     """
 
     local: LocalTraining = LocalTraining()
     strength: float = 0.1
     probability: float = 0.1
+    weights: Weights = "samples"
 
     def __post_init__(self) -> None:
         require(self.strength >= 0, f"The 'strength' (λ) of L2GD must be a number ≥ 0. Got {self.strength}.")
         inside = 0 < self.probability < 1
         require(inside, f"The 'probability' of L2GD must lie between 0 and 1. Got {self.probability}.")
-        plain = self.local.momentum == 0 and self.local.epochs == 1
+        local = self.local
+        plain = local.momentum == 0 and local.epochs == 1 and local.steps is None and local.optimiser == "sgd"
         require(plain, "L2GD draws how many plain steps a client takes: leave local.epochs at 1 and momentum at 0.")
         require(self.mixing <= 1, f"L2GD's lr × strength × (1−p)/p must be at most 1. Got {self.mixing}.")
 
@@ -47,9 +50,9 @@ class L2GD(Composed):
         return self.local.lr * self.strength * (1 - self.probability) / self.probability
 
     @property
-    def composed(self) -> FedAvg:
+    def inner(self) -> FedAvg:
         """Averaging of the models."""
-        return FedAvg(self.local)
+        return FedAvg(self.local, weights=self.weights)
 
     @property
     def personal(self) -> bool:
@@ -57,42 +60,37 @@ class L2GD(Composed):
         return True
 
     def _coins(self, task: Task, round: int) -> Tree:
-        """The round's number, and how many averaging and gradient steps it has."""
+        """Return the round's number, and how many averaging and gradient steps it has."""
         rng, p = generator(task.seed, "l2gd", round), self.probability
         runs = [int(torch.empty(()).geometric_(chance, generator=rng)) for chance in (1 - p, p)]
         return {"round": torch.tensor(round), "steps": torch.tensor(runs)}
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
-        """The starting model, and the first round's coins."""
-        return self.composed.server_init(task, prior) | self._coins(task, 0)
+    def server_init(self, task: Task) -> Tree:
+        """Return the starting model, and the first round's coins."""
+        return self.inner.server_init(task) | self._coins(task, 0)
 
     def client_init(self, task: Task, data: ClientData) -> Tree:
-        """x_k starts where x̄ does."""
+        """Return x_k, which starts where x̄ does."""
         return nest("own", self.local.moving(task.params()))
 
-    def broadcast(self, server: Tree) -> Tree:
-        """The mean model and the numbers of steps."""
-        return self.composed.broadcast(server) | {"steps": server["steps"]}
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
+        """Return the mean model and the numbers of steps."""
+        return self.inner.broadcast(task, server, rng) | {"steps": server["steps"]}
 
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """Towards the mean, then down the client's own slope."""
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        """Move towards the mean, then down the client's own slope."""
         averaging, descending = down["steps"].tolist()
-        mean, share = pick("model", down), 1 - (1 - self.mixing) ** averaging
+        mixing = self.mixing * self.local.rate(task) / self.local.lr  # a schedule changes both kinds of steps alike
+        mean, share = pick("model", down), 1 - (1 - mixing) ** averaging
         own = {key: torch.lerp(leaf, mean[key], share) for key, leaf in pick("own", state).items()}
-        params, flops = task.params() | own, 0.0
-        epochs = (data.batches(self.local.batch_size, rng) for _ in itertools.count())
-        for x, y in itertools.islice(itertools.chain.from_iterable(epochs), descending):
-            params, _, spent = train_on(self.local, task, params, ClientData(x, y))
-            flops += spent
-        own = self.local.moving(params)
-        return Update(nest("model", subtract(own, mean)), 1.0, flops=flops), nest("own", own)
+        trained = yield Turn(replace(self.local, steps=descending), task, task.params() | own)
+        own, weight = self.local.moving(trained.params), weight_of(self.weights, data)
+        return Update(nest("model", displacement(own, mean, weight)), weight, flops=trained.flops), nest("own", own)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """The mean of the models visited, and the next round's coins."""
-        return self.composed.server_step(task, server, cohort) | self._coins(task, int(server["round"]) + 1)
+        """Return the mean of the models visited, and the next round's coins."""
+        return self.inner.server_step(task, server, cohort) | self._coins(task, int(server["round"]) + 1)
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
-        """The client's own; without one the mean model."""
-        return self.composed.model(task, server, {}) | pick("own", state)
+    def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return the client's own model."""
+        return self.inner.deploy(task, served, {}, data, rng) | pick("own", state)

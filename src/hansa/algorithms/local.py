@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hansa.algorithms.composed import ComposedTraining
+import torch
+
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
 from hansa.errors import require
 from hansa.task import ClientData, Task
 from hansa.training.local import Correction, LocalTraining
-from hansa.training.visits import Problem
+from hansa.training.visits import Visit, changed
+from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree
 
 
 @dataclass(frozen=True)
-class Local(ComposedTraining):
+class Local(Wrapper):
     """`v_k ← SGD on f_k(v_k) + λ/2·‖v_k − w‖²`, nothing shared; after another phase this is full personalisation (FP).
 
     A visit trains for `local.epochs` from where the last one ended.  `w` is what the phase started from: with
@@ -29,11 +31,12 @@ class Local(ComposedTraining):
         require(self.strength >= 0, f"The 'strength' (λ) of Local must be a number ≥ 0. Got {self.strength}.")
 
     @property
-    def composed(self) -> Personal:
+    def inner(self) -> Personal:
         """Everything is personal."""
         return Personal(FedAvg(self.local), keep="all")
 
-    def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
         """Start from the client's own model; the anchor is the start of the phase."""
-        problem = self.composed.prepare(task, down, state, data)
-        return replace(problem, correction=Correction(self.strength, anchor=task.params()))
+        pull = Correction(self.strength, anchor=task.params())
+        visit = self.inner.visit(task, down, state, data, rng)
+        return (yield from changed(visit, lambda turn: replace(turn, correction=pull)))

@@ -14,7 +14,7 @@ from hansa.tree import Tree
 
 
 class NoTraining(Algorithm):
-    """Every client is visited once, and nothing is computed or uploaded."""
+    """Visits every client once; nothing is computed or uploaded."""
 
     __slots__ = ()
 
@@ -25,16 +25,16 @@ class NoTraining(Algorithm):
         """Once is enough."""
         return True
 
-    def broadcast(self, server: Tree) -> Tree:
-        """Nothing: what was learnt is handed over with a client's first visit of a phase, and charged there."""
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
+        """Return nothing: what was learnt is handed over with a client's first visit of a phase, and charged there."""
         return {}
 
     def client_step(
         self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
     ) -> tuple[Update, Tree]:
-        """Nothing to do."""
+        """Do nothing."""
         return Update({}, len(data)), state
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Nothing came."""
+        """Keep the server's state: nothing came."""
         return server

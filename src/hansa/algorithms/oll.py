@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hansa.algorithms.no_training import NoTraining
+from hansa.errors import require
 from hansa.task import Task
 from hansa.tree import Tree
 
@@ -29,10 +30,11 @@ class OLL(NoTraining):
         """From here on a client knows only its own classes."""
         return True
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
-        """Nothing of its own."""
+    def server_init(self, task: Task) -> Tree:
+        """Return nothing of its own; real targets have no labels to leave out."""
+        require(task.num_classes > 0, "Only Local Labels needs classes.")
         return {}
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
-        """What earlier phases left behind, for everyone or for this client."""
+    def model(self, task: Task, server: Tree) -> Tree:
+        """Return what earlier phases left behind."""
         return task.params()

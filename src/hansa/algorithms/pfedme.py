@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import torch
 
-from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
 from hansa.errors import require
@@ -15,20 +14,21 @@ from hansa.io.registry import Piece
 from hansa.payload import Update
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
-from hansa.training.gradient import weights_of
-from hansa.training.local import Correction, LocalTraining
-from hansa.training.steps import train_on
+from hansa.training.averaging import Weights, weight_of
+from hansa.training.local import Correction, LocalTraining, Turn
+from hansa.training.visits import Visit
+from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, displacement, nest, pick
 
 
 @dataclass(frozen=True)
-class PFedMe(Composed):
+class PFedMe(Wrapper):
     """Clients deploy the θ_k of `F_k(w) = min_θ f_k(θ) + λ/2·‖θ − w‖²`, and the server minimises the mean F_k (eq. 2).
 
     On every batch: `inner_steps` K of `θ ← θ − lr·(∇f_k(θ) + λ·(θ − w))`, then `w ← w − η·λ·(w − θ)` (Algorithm 1); λ
-    is `strength`, η `outer_lr`.  A visit starts θ and w at the received model and uploads w's displacement, weighted by
-    samples; the paper's β is the server's rate.  With `keep` that part is personal altogether: it follows no w and
-    never travels.  Buffers follow θ.  K = 1 with λ = 1/lr and η = lr is FedAvg.
+    is `strength`, η `outer_lr`.  A visit starts θ and w at the received model and uploads w's displacement; the paper's
+    β is the server's rate.  With `keep` that part is personal altogether: it follows no w and never travels.  Buffers
+    follow θ.  K = 1 with λ = 1/lr and η = lr is FedAvg.
     """
 
     local: LocalTraining = LocalTraining()
@@ -37,6 +37,7 @@ class PFedMe(Composed):
     inner_steps: int = 5
     outer_lr: float = 0.01
     keep: Literal["none", "head", "features"] = "none"
+    weights: Weights = "samples"
 
     def __post_init__(self) -> None:
         pull, rate = self.local.lr * self.strength, self.outer_lr * self.strength
@@ -47,9 +48,9 @@ class PFedMe(Composed):
         require(within, f"pFedMe's outer_lr × strength must lie between 0 and 2, or w diverges. Got {rate}.")
 
     @property
-    def composed(self) -> FedAvg | Personal:
+    def inner(self) -> FedAvg | Personal:
         """Averaging of the w."""
-        averaging = FedAvg(self.local, self.server)
+        averaging = FedAvg(self.local, self.server, self.weights)
         return averaging if self.keep == "none" else Personal(averaging, self.keep)
 
     @property
@@ -58,30 +59,21 @@ class PFedMe(Composed):
         return True
 
     def client_init(self, task: Task, data: ClientData) -> Tree:
-        """θ_k starts where the global model does."""
+        """Return θ_k, which starts where the global model does."""
         return nest("own", self.local.moving(task.params()))
 
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """For every batch, some steps of θ and one of w."""
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        """Take some steps of θ for every batch, and one of w, the anchor that follows it."""
         received = pick("model", down)
-        theta, envelope, flops = task.params() | pick("own", state) | received, received, 0.0
-        for _ in range(self.local.epochs):
-            for x, y in data.batches(self.local.batch_size, rng):
-                pull = Correction(self.strength, anchor=envelope)
-                trained = train_on(self.local, task, theta, ClientData(x, y), pull, self.inner_steps)
-                theta, flops = trained.params, flops + trained.flops
-                envelope = self._follow(task, envelope, theta)
-        step = nest("model", displacement(envelope, received, len(data)))
-        return Update(step, len(data), flops=flops), nest("own", self.local.moving(theta))
+        anchor = {key: leaf for key, leaf in received.items() if key not in task.buffers}
+        pull = Correction(self.strength, anchor, follow=self.outer_lr * self.strength)
+        theta = task.params() | pick("own", state) | received
+        trained = yield Turn(self.local, task, theta, pull, repeats=self.inner_steps)
+        envelope = {key: trained.anchor.get(key, trained.params[key]) for key in received}
+        weight = weight_of(self.weights, data)
+        step = nest("model", displacement(envelope, received, weight))
+        return Update(step, weight, flops=trained.flops), nest("own", self.local.moving(trained.params))
 
-    def _follow(self, task: Task, envelope: Tree, theta: Tree) -> Tree:
-        """`w − η·λ·(w − θ)` for weights; buffers are θ's."""
-        weights = weights_of(self.local, task, theta)
-        rate = {key: self.outer_lr * self.strength if key in weights else 1.0 for key in envelope}
-        return {key: torch.lerp(leaf, theta[key], rate[key]) for key, leaf in envelope.items()}
-
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
-        """The client's own θ_k; without one the global model."""
-        return self.composed.model(task, server, {}) | pick("own", state)
+    def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return the client's own θ_k."""
+        return task.params() | pick("model", served) | pick("own", state)

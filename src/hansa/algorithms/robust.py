@@ -10,26 +10,26 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
 from hansa.payload import WEIGHT, Role, Update
 from hansa.server.robust_rules import Median, Rule
-from hansa.task import ClientData, Task
+from hansa.task import Task
+from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, nest, pick, scale
 
 
 @dataclass(frozen=True)
-class Robust(Composed):
+class Robust(Wrapper):
     """Wraps an algorithm that averages: its server gets the round's robust aggregate in place of the weighted mean.
 
     Clients do and send what they always did, but the server keeps every upload of the round (`EACH`) and applies the
-    `rule` to each group of leaves on its own: to displacements, `g = rule{Δ_k}` in place of `Σ n_k·Δ_k / Σ n_k`, and to
-    what the algorithm sums up beside them (SCAFFOLD's changes of control, Mime's gradients), `n·rule{s_k}` in place of
-    `Σ s_k`.  So nobody can poison a control or a momentum either; SCAFFOLD's server control is then no longer the mean
-    of the clients'.  An upload with a number that is not finite, or of a wrong shape, is refused by the client's name.
+    `rule` to each group of leaves on its own: to displacements, `g = rule{Δ_k}` in place of `Σ p_k·Δ_k / Σ p_k`, and to
+    what the algorithm sums up beside them (SCAFFOLD's changes of control, Mime's gradients) in the same way.  So nobody
+    can poison a control or a momentum either; SCAFFOLD's server control is then no longer the mean of the clients'.  An
+    upload with a number that is not finite, or of a wrong shape, is refused by the client's name.
     Closed forms are refused: their sums are exact only if every sample counts.
     """
 
@@ -38,28 +38,18 @@ class Robust(Composed):
 
     def __post_init__(self) -> None:
         name, roles = type(self.inner).__name__, set(self.inner.uplink.values())
-        averages = Role.STEP in roles and not (self.inner.one_shot or self.inner.additive)
+        averages = Role.STEP in roles and not self.inner.one_shot
         require(averages, f"Robust can wrap algorithms that average what clients trained only. Got {name}.")
         require(Role.EACH not in roles, f"Robust cannot wrap {name}, whose server keeps single uploads already.")
-
-    @property
-    def composed(self) -> Algorithm:
-        """The wrapped algorithm."""
-        return self.inner
-
-    @property
-    def client_side(self) -> Algorithm:
-        """As the wrapped algorithm's."""
-        return self.inner.client_side
 
     @property
     def uplink(self) -> Mapping[str, Role]:
         """The server needs every client's own upload."""
         return dict.fromkeys(self.inner.uplink, Role.EACH)
 
-    def server_init(self, task: Task, prior: Tree) -> Tree:
+    def server_init(self, task: Task) -> Tree:
         """As the wrapped algorithm's, if all it sums up is about leaves of the model."""
-        server, name = self.inner.server_init(task, prior), type(self.inner).__name__
+        server, name = self.inner.server_init(task), type(self.inner).__name__
         for group, role in self.inner.uplink.items():
             found = [re.fullmatch(rf"(?:inner\.)*{group}\.(.+)", key) for key in server if role is Role.SUM]
             fits = {match[1] for match in found if match} <= task.params().keys()
@@ -77,10 +67,6 @@ class Robust(Composed):
             require(bool(leaf.isfinite().all()), f"'{key}' has numbers that are not finite.")
         return sums
 
-    def deploy(self, task: Task, server: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
-        """As the wrapped algorithm's."""
-        return self.inner.deploy(task, server, state, data, rng)
-
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """The wrapped step, from the robust aggregate."""
         return self.inner.server_step(task, server, self.aggregate(cohort))
@@ -88,11 +74,10 @@ class Robust(Composed):
     def aggregate(self, cohort: Update) -> Update:
         """What the wrapped algorithm takes for the sum of the round's uploads."""
         weights, sums = torch.stack([own[WEIGHT] for own in cohort.each.values()]), dict[str, Tensor]()
-        for group, role in self.inner.uplink.items():
-            parts = weights if role is Role.STEP else torch.ones_like(weights)
+        for group in self.inner.uplink:
             uploads = [pick(group, own) for own in cohort.each.values()]
             if uploads[0]:  # Mime sends one group in one round and another in the next
-                sums |= nest(group, scale(self._combine(uploads, parts), self._total(parts)))
+                sums |= nest(group, scale(self._combine(uploads, weights), self._total(weights)))
         return Update(sums, self._total(weights), cohort.count, cohort.flops)
 
     def _combine(self, uploads: Sequence[Tree], weights: Tensor) -> Tree:

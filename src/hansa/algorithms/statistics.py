@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hansa.errors import require
-from hansa.ridge import RidgeStatistics, clip_features
+from hansa.ridge import RegressionStatistics, RidgeStatistics, clip_features
 from hansa.ridge.wire import blank
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, nest, pick
@@ -19,15 +19,34 @@ Upload = Literal["packed", "full"]
 BLOCK = 2048  # samples whose features are held at once
 
 
-def to_tree(statistics: RidgeStatistics, group: str = "ridge") -> Tree:
-    """The sums as leaves of a group."""
-    return nest(group, {"gram": statistics.gram, "moment": statistics.moment, "counts": statistics.counts})
+def to_tree(statistics: RidgeStatistics | RegressionStatistics, group: str = "ridge") -> Tree:
+    """Return the sums as leaves of a group."""
+    return nest(group, statistics.leaves())
 
 
 def from_tree(tree: Tree, group: str = "ridge") -> RidgeStatistics:
-    """The sums of a group of leaves."""
-    leaves = pick(group, tree)
-    return RidgeStatistics(leaves["gram"], leaves["moment"], leaves["counts"])
+    """Return the sums over classes that a group of leaves holds."""
+    return RidgeStatistics(**pick(group, tree))
+
+
+def regression_from_tree(tree: Tree, group: str = "ridge") -> RegressionStatistics:
+    """Return the sums over real targets that a group of leaves holds."""
+    return RegressionStatistics(**pick(group, tree))
+
+
+def empty(task: Task) -> Tree:
+    """Return the statistics of no samples, for classes or real targets."""
+    width = head_width(task.params())
+    kind = RegressionStatistics if task.real else RidgeStatistics
+    return to_tree(kind.zeros(width, task.outputs))
+
+
+def regress(task: Task, params: Tree, data: ClientData) -> RegressionStatistics:
+    """Collect a client's sums for real targets, in float64: centring takes differences of large sums."""
+    statistics = RegressionStatistics.zeros(head_width(params), task.outputs)
+    for z, y in blocks(task, params, data, "float64"):
+        statistics.update(z, y)
+    return statistics
 
 
 def blocks(task: Task, params: Tree, data: ClientData, products: Precision) -> Iterator[tuple[Tensor, Tensor]]:

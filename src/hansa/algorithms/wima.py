@@ -8,18 +8,18 @@ from typing import Annotated
 
 import torch
 
-from hansa.algorithms.composed import Composed
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
 from hansa.payload import Update
-from hansa.task import ClientData, Task
+from hansa.task import Task
+from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, add, nest, pick, scale
 
 
 @dataclass(frozen=True)
-class Wima(Composed):
+class Wima(Wrapper):
     """Deploys the mean of the server's models of the last W rounds: `w_WIMA = 1/W·Σ_{τ=t−W+1..t} w^τ` (eq. 3).
 
     Wraps any algorithm whose server has a model and changes nothing of its training or messages; fewer rounds than W
@@ -36,26 +36,16 @@ class Wima(Composed):
         fits = self.block >= 1 and self.window % self.block == 0
         require(fits, f"The 'block' of WIMA must be ≥ 1 and divide the window {self.window}. Got {self.block}.")
 
-    @property
-    def composed(self) -> Algorithm:
-        """The wrapped algorithm."""
-        return self.inner
-
-    @property
-    def client_side(self) -> Algorithm:
-        """As the wrapped algorithm's."""
-        return self.inner.client_side
-
-    def server_init(self, task: Task, prior: Tree) -> Tree:
+    def server_init(self, task: Task) -> Tree:
         """The wrapped state and an empty window."""
-        inner = self.inner.server_init(task, prior)
+        inner = self.inner.server_init(task)
         has_model = bool(pick("model", inner))
         require(has_model, f"WIMA averages the server's models, and {type(self.inner).__name__} keeps none.")
         return nest("inner", inner) | {"taken": torch.tensor(0)}
 
-    def broadcast(self, server: Tree) -> Tree:
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
         """As the wrapped algorithm's: clients train from the latest model, not from the mean."""
-        return self.inner.broadcast(pick("inner", server))
+        return self.inner.broadcast(task, pick("inner", server), rng)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """The wrapped step; its model replaces the oldest block or joins the newest."""
@@ -67,13 +57,13 @@ class Wima(Composed):
         window = {key: leaf for key, leaf in server.items() if key.startswith("window.")}
         return nest("inner", stepped) | window | nest(row, newest) | {"taken": torch.tensor(taken + 1)}
 
-    def model(self, task: Task, server: Tree, state: Tree) -> Tree:
+    def model(self, task: Task, server: Tree) -> Tree:
         """What the wrapped algorithm would make of the mean model."""
-        return self.inner.model(task, self._averaged(server), state)
+        return self.inner.model(task, self._averaged(server))
 
-    def deploy(self, task: Task, server: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
-        """What the wrapped algorithm would deploy with the mean model."""
-        return self.inner.deploy(task, self._averaged(server), state, data, rng)
+    def serve(self, task: Task, server: Tree) -> Tree:
+        """What the wrapped algorithm would serve of the mean model."""
+        return self.inner.serve(task, self._averaged(server))
 
     def _averaged(self, server: Tree) -> Tree:
         averaged = pick("inner", server)
@@ -81,5 +71,5 @@ class Wima(Composed):
             blocks = min(-(-taken // self.block), self.window // self.block)
             models = (blocks - 1) * self.block + (taken - 1) % self.block + 1
             total = functools.reduce(add, (pick(f"window.{row}", server) for row in range(blocks)))
-            averaged = averaged | nest("model", scale(total, 1 / models))
+            averaged = averaged | nest("model", scale(total, 1 / models) if models > 1 else total)
         return averaged

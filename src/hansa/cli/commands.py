@@ -46,8 +46,8 @@ def new_plan(
     like: Annotated[str, typer.Option(help="The shipped plan to start from; see `hansa ls plan`.")] = "digits-fed3r",
 ) -> None:
     """Write a plan of your own to start from."""
+    from hansa.io.files import write_whole
     from hansa.plan.files import shipped
-    from hansa.results.writer import write_whole
 
     known = shipped()
     if like not in known:
@@ -67,6 +67,7 @@ def validate(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plans instead.")] = False,
 ) -> None:
     """Check a plan, and tell everything that is wrong with it at once."""
+    from hansa.plan.assemble import check_phases
     from hansa.plan.files import plan_schema, read_plan, write_plan
 
     if schema:
@@ -74,7 +75,9 @@ def validate(
     elif plan is None:
         raise HansaError("Name a plan to check, or ask for its --schema.")
     else:
-        print(write_plan(read_plan(plan, changes or ())), end="")
+        read = read_plan(plan, changes or ())
+        check_phases(read)
+        print(write_plan(read), end="")
 
 
 @app.command()
@@ -168,7 +171,7 @@ def split(
     picture: Annotated[Path | None, typer.Option(help="Write the picture here.  [default: split.html]")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a plan's data lies on its clients, as a table and a picture."""
+    """Show how a plan's data is distributed over its clients, as a table and a picture."""
     from hansa.cli.splitting import show_split
 
     show_split(plan, changes or [], seed, picture or Path("split.html"), as_json)

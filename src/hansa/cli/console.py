@@ -1,8 +1,8 @@
-"""What a person sees: the run folder first, a live bar with accuracy and cost, and tables."""
+"""What a person sees: the run folder first, a live bar with the headline metric and cost, and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hansa.io.registry import CATALOGUE, find
 from hansa.plan.files import shipped
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
+from hansa.results.columns import column
 from hansa.results.reader import Row, Run, comparison, headline
 from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text
 from hansa.running.loop import Record
@@ -56,10 +57,20 @@ def _round_watcher(bar: Progress, plan: Plan) -> Watch:
         if phase not in bars:
             bars[phase] = bar.add_task(record["phase_name"], total=phases_of(plan)[phase].rounds, note="")
         sent += record["bytes_up"] + record["bytes_down"]
-        note = _accuracy(record["metrics"]) if record["metrics"] else note
+        note = _headline(record) if record["metrics"] else note
         bar.update(bars[phase], completed=record["round"], note=f"{note}  {bytes_text(sent)}")
 
     return watch
+
+
+def _headline(record: Record) -> str:
+    """The one number of an evaluation, with its metric's name where that is not the accuracy everybody expects."""
+    found = headline(record["metrics"])
+    if found is None:
+        return "diverged"
+    shown = column(found[0])
+    text = metric_text(shown, found[1])
+    return text if shown.facts.percent else f"{shown.facts.title} {text}"
 
 
 def _extraction_watcher(bar: Progress) -> Extraction:
@@ -79,30 +90,33 @@ def show_summary(run: Run) -> None:
 
 
 def show_comparison(runs: Sequence[Run]) -> None:
-    """Runs and their phases in one table; accuracies are those before a phase and at its last evaluation."""
+    """Runs and their phases in one table; metrics are those before a phase and of what it deploys in the end."""
+    rows = comparison(runs)
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in ("run", "phase"):
         table.add_column(title)
-    for title in ("accuracy", "rounds", "up", "down", "FLOPs", "seconds"):
+    for title in (_metric_titles(rows), "rounds", "up", "down", "FLOPs", "seconds"):
         table.add_column(title, justify="right", no_wrap=True)
-    for row in comparison(runs):
+    for row in rows:
         flops = flops_text(row.flops).removesuffix("FLOP")  # the column's title says so, and 80 characters are few
         costs = (bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops, seconds_text(row.seconds))
         table.add_row(row.run, row.phase, _change(row), str(row.rounds), *costs)
     Console().print(table)
 
 
+def _metric_titles(rows: Sequence[Row]) -> str:
+    """The heading of the metrics' column: one metric, or all that head a row."""
+    found = dict.fromkeys(row.headline.column.facts.title for row in rows if row.headline)
+    return " / ".join(found) or "metric"
+
+
 def _change(row: Row) -> str:
-    """The accuracy before and after a phase, where the same test sets judged both."""
-    name, _ = headline(row.metrics) or ("", 0.0)
-    before = row.before.get(name)
-    after = _accuracy(row.metrics)
-    return after if before is None else f"{metric_text(name, before).removesuffix(' %')} → {after}"
-
-
-def _accuracy(metrics: Mapping[str, float]) -> str:
-    found = headline(metrics)
-    return "–" if found is None else metric_text(*found)
+    """The headline before and after a phase, where the same test sets evaluated both."""
+    found = row.headline
+    if found is None:
+        return "diverged" if row.metrics else "–"
+    before, after = row.before.get(found.column.name), metric_text(found.column, found.value)
+    return after if before is None else f"{metric_text(found.column, before).removesuffix(' %')} → {after}"
 
 
 def show_catalogue(kind: str | None) -> None:

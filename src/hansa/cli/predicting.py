@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hansa.deploy.model import DeployedModel, load_model
 from hansa.deploy.predict import Predictions, predict_file
-from hansa.results.writer import write_whole
+from hansa.io.files import write_whole
 
 
 def show_predictions(source: Path, client: str | None, file: Path, out: Path | None, as_json: bool) -> None:
@@ -27,24 +27,38 @@ def show_predictions(source: Path, client: str | None, file: Path, out: Path | N
         print(json.dumps(_told(model, found), indent=1))
     elif out is None:
         _show(found)
-    if found.accuracy is not None and not as_json:
-        print(f"Accuracy: {found.accuracy:.1%} of {len(found.rows)} samples")
+    if not as_json and (told := _quality(found)):
+        print(told)
+
+
+def _quality(found: Predictions) -> str:
+    """Return how good the predictions are, as a line; nothing where the file has no labels."""
+    of = f"{len(found.rows)} samples"
+    if found.rmse is not None:
+        return f"RMSE: {found.rmse:.4g} over {of}"
+    return "" if found.accuracy is None else f"Accuracy: {found.accuracy:.1%} of {of}"
 
 
 def _told(model: DeployedModel, found: Predictions) -> dict[str, object]:
-    passport = model.passport
-    about = {"run": passport.run, "phase": passport.phase, "client": passport.client, "accuracy": found.accuracy}
+    card = model.card
+    quality = {"rmse": found.rmse} if model.real else {"accuracy": found.accuracy}
+    about = {"run": card.run, "phase": card.phase, "client": card.client, **quality}
     return {**about, "predictions": [row.told() for row in found.rows]}
 
 
 def _show(found: Predictions) -> None:
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in found.rows[0].told():
-        table.add_column(title, justify="right" if title == "probability" else "left")
+    for title, value in found.rows[0].told().items():
+        table.add_column(escape(title), justify="right" if isinstance(value, float) else "left")
     for row in found.rows:
-        label = [] if row.label is None else [escape(row.label)]
-        table.add_row(escape(row.row), escape(row.name), f"{row.probability:.4f}", *label)
+        table.add_row(*[_cell(title, value) for title, value in row.told().items()])
     Console().print(table)
+
+
+def _cell(title: str, value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}" if title == "probability" else f"{value:.6g}"
+    return escape(str(value))
 
 
 def save_model(source: Path, client: str | None, out: Path) -> None:

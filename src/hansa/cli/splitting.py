@@ -1,4 +1,4 @@
-"""`hansa split`: how the data lies on the clients, before anything is run."""
+"""`hansa split`: the distribution of the data over clients, before anything is run."""
 
 from __future__ import annotations
 
@@ -11,29 +11,23 @@ from rich.console import Console
 from rich.table import Table
 
 from hansa.data.federation import build_federation
-from hansa.data.heterogeneity import measure
+from hansa.data.heterogeneity import distribution
 from hansa.plan.files import read_plan
 from hansa.results.report import build_split_page
 
 
 def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Path, as_json: bool) -> None:
-    """Divide the data as the plan says, and show sizes, classes and divergences."""
+    """Divide the data as the plan says, and show sizes, classes or real targets, and divergences."""
     read = read_plan(plan, [*changes, *([] if seed is None else [f"seed={seed}"])])
     federation = build_federation(read.data.source.load(), read.data.partition, seed=read.seed, test=read.data.test)
     for note in federation.notes:
         print(f"Note: {note}", file=sys.stderr)
-    counts = federation.label_counts()
-    summary = measure(counts).summary()
+    found = distribution(federation)
     if as_json:
-        print(json.dumps(summary, indent=1))
+        print(json.dumps(found["heterogeneity"], indent=1))
     else:
-        _show(summary)
-    lying = {
-        "clients": list(federation.clients),
-        "class_names": list(federation.class_names),
-        "counts": counts.tolist(),
-    }
-    page = build_split_page(read.name, {**lying, "heterogeneity": summary}, picture)
+        _show(found["heterogeneity"])
+    page = build_split_page(read.name, found, picture)
     Console(stderr=True).print(f"Wrote {page}", soft_wrap=True)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hansa.data.dataset import Array, Dataset, Samples
-from hansa.data.labels import class_numbers, names, require_two_classes
+from hansa.data.labels import names, numbered, require_two_classes
+from hansa.data.targets import Kind
 from hansa.errors import HansaError, require
 
 
@@ -69,20 +70,26 @@ def dataset_from_arrays(
     class_names: Sequence[str] | None = None,
     *,
     tokens: bool = False,
+    target: Kind | None = None,
 ) -> Dataset:
-    """A data set from arrays.  Labels are whole numbers or text; whole numbers in `x` are features unless `tokens`."""
+    """A data set from arrays; whole numbers in `x` are features unless `tokens`.
+
+    Labels that are whole numbers or text are classes unless `target` is "real"; for floats it must be set.  A real
+    target is one number a sample, or several (n × targets).
+    """
     require((x_test is None) == (y_test is None), "A test set needs both 'x_test' and 'y_test'.")
     require(
         client_test is None or y_test is not None, "'client_test' names the clients of a test set that is not there."
     )
     train_x = inputs(x, "The input array 'x'", tokens=tokens)
     _same_length(len(train_x), y, "The label array 'y'")
-    (train_y, *test_y), classes = class_numbers([y] if y_test is None else [y, y_test], class_names)
-    require_two_classes(train_y, classes, "The training data")
+    (train_y, *test_y), found = numbered([y] if y_test is None else [y, y_test], class_names, target)
+    if class_names is None:  # a site may well hold one of the classes that are known to exist
+        require_two_classes(train_y, found, "The training data")
     train = Samples(train_x, train_y)
     return Dataset(
         train=train,
-        class_names=classes,
+        target=found,
         test=None if y_test is None else _test(x_test, test_y[0], train, tokens),
         client=_names(client, len(train), "client"),
         client_test=None if y_test is None else _names(client_test, len(y_test), "client_test"),

@@ -38,10 +38,10 @@ def share(piece: object, setting: str, *, zero: bool = False) -> None:
     require(good, f"{_named(piece, setting)} must be a number {bounds}. Got {value!r}.")
 
 
-def one_of(piece: object, setting: str, known: Iterable[str]) -> None:
-    """One of a few words."""
+def one_of(piece: object, setting: str, known: Iterable[str], *, optional: bool = False) -> None:
+    """One of a few words; None too where it is optional."""
     value, known = getattr(piece, setting), list(known)
-    if value not in known:
+    if value not in known and not (optional and value is None):
         choices = ", ".join(f"'{word}'" for word in known)
         hint = did_you_mean(str(value), known)
         require(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hansa.data.dataset import Array, Samples
+from hansa.errors import HansaError
 from hansa.task import ClientData
 
 
@@ -25,36 +26,63 @@ class View:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OwnClient:
-    """One client: its training rows and, perhaps, its test rows."""
+    """One client: its training rows and, perhaps, its test and validation rows."""
 
-    own: View
-    held: View | None = None
+    train_rows: View
+    test_rows: View | None = None
+    validation_rows: View | None = None
 
     @property
     def train(self) -> ClientData:
-        """What it learns from."""
-        return self.own.load()
+        """Samples it learns from."""
+        return self.train_rows.load()
 
     @property
     def test(self) -> ClientData | None:
-        """What its own model is judged by."""
-        return None if self.held is None else self.held.load()
+        """Samples its model is evaluated on."""
+        return None if self.test_rows is None else self.test_rows.load()
+
+    @property
+    def validation(self) -> ClientData | None:
+        """Samples to choose a model by, never to test it on."""
+        return None if self.validation_rows is None else self.validation_rows.load()
 
     @property
     def size(self) -> int:
         """Training samples, without loading them."""
-        return len(self.own.index)
+        return len(self.train_rows.index)
 
     @property
     def test_size(self) -> int:
-        """Test samples of its own, without loading them."""
-        return 0 if self.held is None else len(self.held.index)
+        """Test samples of this client, without loading them."""
+        return 0 if self.test_rows is None else len(self.test_rows.index)
+
+    @property
+    def validation_size(self) -> int:
+        """Validation samples of this client, without loading them."""
+        return 0 if self.validation_rows is None else len(self.validation_rows.index)
 
     @property
     def labels(self) -> Array:
-        """Class numbers of its training samples, without loading the inputs."""
-        labels: Array = self.own.samples.y[self.own.index]
+        """Labels of its training samples, without loading the inputs."""
+        labels: Array = self.train_rows.samples.y[self.train_rows.index]
         return labels
+
+
+@dataclass(frozen=True, slots=True)
+class FarClient:
+    """A client whose samples are elsewhere: a server knows how many there are, and no more."""
+
+    size: int
+    test_size: int = 0
+    validation_size: int = 0
+
+    @property
+    def train(self) -> ClientData:
+        """Refuse: the samples are not here."""
+        raise HansaError("A client's samples are asked for where they are not: only an engine at its site has them.")
+
+    test = validation = train
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +93,18 @@ class IndexedClients(Mapping[str, OwnClient]):
     index: Mapping[str, Array]
     test_samples: Samples | None = None
     test_index: Mapping[str, Array] = field(default_factory=dict)
+    validation_index: Mapping[str, Array] = field(default_factory=dict)  # rows of `samples`
 
     def __getitem__(self, name: str) -> OwnClient:
-        own = View(self.samples, self.index[name])
-        if self.test_samples is None or name not in self.test_index:
-            return OwnClient(own)
-        return OwnClient(own, View(self.test_samples, self.test_index[name]))
+        return OwnClient(
+            View(self.samples, self.index[name]),
+            self._view(self.test_samples, self.test_index, name),
+            self._view(self.samples, self.validation_index, name),
+        )
+
+    @staticmethod
+    def _view(samples: Samples | None, index: Mapping[str, Array], name: str) -> View | None:
+        return None if samples is None or name not in index else View(samples, index[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index)
@@ -80,6 +114,6 @@ class IndexedClients(Mapping[str, OwnClient]):
 
 
 def whole_client(train: Samples, test: Samples | None) -> OwnClient:
-    """A client that owns arrays of its own, whatever their width."""
+    """A client with arrays of its own, whatever their width."""
     held = None if test is None else View(test, np.arange(len(test)))
     return OwnClient(View(train, np.arange(len(train))), held)

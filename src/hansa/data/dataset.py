@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
+from hansa.data.targets import Target, class_names_of
 from hansa.errors import HansaError
 from hansa.task import ClientData
+
+if TYPE_CHECKING:
+    from hansa.data.sources.encoding import EncodingRule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -19,7 +24,7 @@ class Samples:
     """Inputs and labels side by side.
 
     `x` is float32 (n × features), uint8 images (n × H × W or n × H × W × 3), int64 tokens (n × length) or, for an
-    encoder to read, n texts; `y` is int64 class numbers.
+    encoder to read, n texts; `y` is int64 class numbers (n) or float32 real targets (n × targets).
     """
 
     x: Array
@@ -38,17 +43,45 @@ class Samples:
         return ClientData(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(self.y[index]))
 
 
+class ChosenSamples(Samples):
+    """Some rows of other samples.  Only the labels are copied; inputs stay where they are until rows are taken."""
+
+    samples: Samples
+    index: Array
+
+    def __init__(self, samples: Samples, index: Array):
+        for name, value in (("samples", samples), ("index", index), ("y", samples.y[index])):
+            object.__setattr__(self, name, value)  # what a frozen dataclass does in its own place
+
+    @functools.cached_property
+    def x(self) -> Array:
+        """The inputs in an array of their own, copied when first asked for; changing it would change no sample."""
+        inputs: Array = self.samples.x[self.index]
+        inputs.flags.writeable = False
+        return inputs
+
+    def take(self, index: Array) -> ClientData:
+        """Some samples as tensors, read from where they are."""
+        return self.samples.take(self.index[index])
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What a source delivers: samples, class names, and whatever names of clients and domains came with them."""
+    """What a source delivers: samples, their target, and whatever names of clients and domains came with them."""
 
     train: Samples
-    class_names: tuple[str, ...]
+    target: Target
     test: Samples | None = None
     client: Array | None = None  # a client's name for every training sample
     client_test: Array | None = None  # likewise for every test sample
     domain: Array | None = None  # a domain's name for every training sample
     notes: tuple[str, ...] = field(default=())  # what the source did that a reader should know
+    rule: EncodingRule | None = None  # fitted after all cuts; until then `x` is float64 with NaN for missing values
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes; a real target has none."""
+        return class_names_of(self.target, "A classifier")
 
     @property
     def num_classes(self) -> int:

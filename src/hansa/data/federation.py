@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from hansa.data.arrays import inputs
-from hansa.data.clients import IndexedClients, OwnClient, whole_client
+from hansa.data.clients import FarClient, IndexedClients, OwnClient, whole_client
 from hansa.data.dataset import Array, Dataset, Partition, Samples
-from hansa.data.labels import class_numbers, require_two_classes
-from hansa.data.split import TestSplit, cut_global_test, cut_local_tests
+from hansa.data.labels import numbered, require_two_classes
+from hansa.data.sources.encoding import Encoding
+from hansa.data.split import Division, TestSplit, cut_global_test, cut_local_tests, cut_validation
+from hansa.data.targets import Kind, Real, Target, class_names_of
 from hansa.errors import HansaError, require
 from hansa.seeds import numpy_generator
 from hansa.task import ClientData
 
 
 class Client(Protocol):
-    """One client's own view of its data."""
+    """One client's view of its data."""
 
     @property
     def train(self) -> ClientData:
-        """What it learns from."""
+        """Samples it learns from."""
         ...
 
     @property
     def test(self) -> ClientData | None:
-        """What its own model is judged by; None when only a global test set exists."""
+        """Samples its model is evaluated on; None when only a global test set exists."""
+        ...
+
+    @property
+    def validation(self) -> ClientData | None:
+        """Samples to choose its model by, never to test it on; None where none were set aside for it."""
         ...
 
     @property
@@ -39,12 +47,29 @@ class Client(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """All clients by name, in a fixed order, and the global test set if there is one."""
+    """All clients by name, in a fixed order, and the global test and validation sets if there are any."""
 
     clients: Mapping[str, Client]
-    class_names: tuple[str, ...]
+    target: Target
     test: ClientData | None = None
     notes: tuple[str, ...] = ()  # what was left out or done that a reader should know
+    validation: ClientData | None = None  # to choose models by, never to test them on
+    encoding: Encoding | None = None  # how a table's columns became inputs, where the data came from a table
+
+    def far(self) -> Federation:
+        """Return what a server may know of clients whose samples are elsewhere: names and numbers of samples."""
+        found = {name: _far(client) for name, client in self.clients.items()}
+        return replace(self, clients=found)
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a model: one for every class, or for every column of a real target."""
+        return self.target.outputs
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes; a real target has none."""
+        return class_names_of(self.target, "A classifier")
 
     @property
     def num_classes(self) -> int:
@@ -59,23 +84,46 @@ class Federation:
         """Training samples by client and class (clients × classes), without loading any input."""
         counts = np.zeros((len(self.clients), self.num_classes), dtype=np.int64)
         for row, client in enumerate(self.clients.values()):
-            labels = client.labels if isinstance(client, OwnClient) else client.train.y.numpy()
-            counts[row] = np.bincount(labels, minlength=self.num_classes)
+            counts[row] = np.bincount(_labels(client), minlength=self.num_classes)
         return counts
 
+    def target_moments(self) -> tuple[Array, Array]:
+        """Mean and deviation of a real target on every client's training samples, each clients × targets."""
+        labels = [_labels(client).astype(np.float64) for client in self.clients.values()]
+        means = np.asarray([y.mean(axis=0) for y in labels])
+        return means, np.asarray([y.std(axis=0) for y in labels])
+
     def describe(self) -> str:
-        """One line on how many clients, samples, classes and test samples there are."""
+        """One line on how many clients, samples, classes or targets, test and validation samples there are."""
         sizes = np.asarray(list(self.sizes().values()))
         spread = f"{sizes.min()} to {sizes.max()} each, median {np.median(sizes):g}"
-        line = f"{len(sizes)} clients with {sizes.sum()} training samples ({spread}) of {self.num_classes} classes"
-        if self.test is not None:
-            line += f"; {len(self.test)} global test samples"
-        judged = sum(_has_test(client) for client in self.clients.values())
-        return line + (f"; {judged} clients with test samples of their own" if judged else "")
+        line = f"{len(sizes)} clients with {sizes.sum()} training samples ({spread}) of {_described(self.target)}"
+        for samples, name in ((self.test, "test"), (self.validation, "validation")):
+            line += "" if samples is None else f"; {len(samples)} global {name} samples"
+        tested = sum(has_samples(client, "test") for client in self.clients.values())
+        return line + (f"; {tested} clients with test samples of their own" if tested else "")
 
 
-def _has_test(client: Client) -> bool:
-    return client.test_size > 0 if isinstance(client, OwnClient) else client.test is not None
+def _described(target: Target) -> str:
+    if isinstance(target, Real):
+        return f"the real target{'s' if target.outputs > 1 else ''} {', '.join(target.names)}"
+    return f"{target.outputs} classes"
+
+
+def _far(client: Client) -> FarClient:
+    sizes = [0 if part is None else len(part) for part in (client.test, client.validation)]
+    return FarClient(client.size, *sizes)
+
+
+def has_samples(client: Client, split: str) -> bool:
+    """Tell whether a client has `test` or `validation` samples, without loading them where that can be avoided."""
+    if isinstance(client, (OwnClient, FarClient)):
+        return (client.test_size if split == "test" else client.validation_size) > 0
+    return getattr(client, split) is not None
+
+
+def _labels(client: Client) -> Array:
+    return client.labels if isinstance(client, OwnClient) else client.train.y.numpy()
 
 
 def build_federation(
@@ -84,26 +132,72 @@ def build_federation(
     *,
     seed: int,
     test: TestSplit | None = None,
-    prepare: Callable[[Dataset, Mapping[str, Array]], Dataset] | None = None,
+    prepare: Callable[[Dataset, Division], Dataset] | None = None,
 ) -> Federation:
-    """Divide a data set among clients and set test samples aside.  The same seed gives the same federation.
+    """Divide a data set among clients and set test and validation samples aside, each drawn from the seed.
 
-    `prepare` may change the samples, not their number or order, knowing who holds which.
+    A table is then filled and scaled by statistics of the rows that clients train on.  `prepare` may change the
+    samples, not their number or order, knowing who does what with which.
     """
     test = test or TestSplit()
     if data.test is None and test.kind != "local":
         data = cut_global_test(data, test.fraction, numpy_generator(seed, "data", "global test"))
-    found = partition.split(data, numpy_generator(seed, "data", "partition"))
+    parts = _parts(data, partition, numpy_generator(seed, "data", "partition"))
+    division = _divide(data, parts, test, seed)
+    encoding = None if data.rule is None else data.rule.fit(data.train.x[division.trained()])
+    data = data if encoding is None else _encoded(data, encoding)
+    data = data if prepare is None else prepare(data, division)
+    return Federation(
+        clients=_clients(data, division),
+        target=data.target,
+        test=None if data.test is None or test.kind == "local" else data.test.take(np.arange(len(data.test))),
+        notes=(*data.notes, *_notes(data, parts, division, test)),
+        validation=data.train.take(division.validated()) if test.validation and test.kind != "local" else None,
+        encoding=encoding,
+    )
+
+
+def _parts(data: Dataset, partition: Partition, rng: np.random.Generator) -> dict[str, Array]:
+    """Sorted sample numbers by client, in the order of their names."""
+    found = partition.split(data, rng)
     parts = {name: np.sort(np.asarray(found[name], dtype=np.int64)) for name in sorted(found)}
     _check_parts(parts, len(data.train), type(partition).__name__)
-    data = data if prepare is None else prepare(data, parts)
-    clients = _clients(data, parts, test, numpy_generator(seed, "data", "local test"))
-    return Federation(
-        clients=clients,
-        class_names=data.class_names,
-        test=None if data.test is None or test.kind == "local" else data.test.take(np.arange(len(data.test))),
-        notes=(*data.notes, *_notes(data, parts, clients, test)),
-    )
+    return parts
+
+
+def _divide(data: Dataset, parts: Mapping[str, Array], test: TestSplit, seed: int) -> Division:
+    """Test samples first and validation samples from what is left, so that test sets do not depend on validation."""
+    division = _with_tests(data, parts, test, numpy_generator(seed, "data", "local test"))
+    if test.validation == 0:
+        return division
+    rng = numpy_generator(seed, "data", "validation")
+    train, held = cut_validation(division.train, test, per_client=bool(division.test), rng=rng)
+    return replace(division, train=train, validation=held)
+
+
+def _with_tests(data: Dataset, parts: Mapping[str, Array], test: TestSplit, rng: np.random.Generator) -> Division:
+    natural = _natural_tests(data, parts) if test.kind != "global" and test.train_per_class is None else {}
+    if natural:
+        return Division(parts, natural, natural=True)
+    if test.kind in ("local", "both"):
+        return Division(*cut_local_tests(data, parts, test, rng))
+    return Division(parts)
+
+
+def _encoded(data: Dataset, encoding: Encoding) -> Dataset:
+    """Every sample of a table filled and scaled, training, validation and test samples alike."""
+    train = Samples(inputs(encoding.apply(data.train.x), "The table"), data.train.y)
+    if data.test is None:
+        return replace(data, train=train, rule=None)
+    test = Samples(inputs(encoding.apply(data.test.x), "The table's test part"), data.test.y)
+    return replace(data, train=train, test=test, rule=None)
+
+
+def _clients(data: Dataset, division: Division) -> IndexedClients:
+    """Clients validate by themselves where they are tested by themselves."""
+    tests = data.test if division.natural else data.train
+    validation = division.validation if division.test else {}
+    return IndexedClients(data.train, division.train, tests if division.test else None, division.test, validation)
 
 
 def _check_parts(parts: Mapping[str, Array], count: int, who: str) -> None:
@@ -119,16 +213,6 @@ def _check_parts(parts: Mapping[str, Array], count: int, who: str) -> None:
         raise HansaError(f"The partition {who} gives sample {twice[0]} to more than one client.")
 
 
-def _clients(data: Dataset, parts: Mapping[str, Array], test: TestSplit, rng: np.random.Generator) -> IndexedClients:
-    natural = _natural_tests(data, parts) if test.kind != "global" and test.train_per_class is None else {}
-    if natural:
-        return IndexedClients(data.train, parts, data.test, natural)
-    if test.kind in ("local", "both"):
-        train, held = cut_local_tests(data.train.y, parts, test, rng)
-        return IndexedClients(data.train, train, data.train, held)
-    return IndexedClients(data.train, parts)
-
-
 def _natural_tests(data: Dataset, parts: Mapping[str, Array]) -> dict[str, Array]:
     """Test samples that carry a client's name, by client; none where test samples belong to other people."""
     if data.client_test is None:
@@ -139,25 +223,34 @@ def _natural_tests(data: Dataset, parts: Mapping[str, Array]) -> dict[str, Array
     return {str(name): index for name, index in groups if str(name) in parts}
 
 
-def _notes(data: Dataset, parts: Mapping[str, Array], clients: IndexedClients, test: TestSplit) -> list[str]:
+def _notes(data: Dataset, parts: Mapping[str, Array], division: Division, test: TestSplit) -> list[str]:
     notes = []
     left = len(data.train) - sum(len(index) for index in parts.values())
     if left:
         notes.append(f"The partition leaves out {left} of {len(data.train)} training samples.")
-    if len(clients) < len(parts):
-        notes.append(f"{len(parts) - len(clients)} clients with too few samples for a local test set are left out.")
-    without = sum(name not in clients.test_index for name in clients)
-    if clients.test_index and without:
+    if len(division.train) < len(parts):
+        notes.append(
+            f"{len(parts) - len(division.train)} clients with too few samples for a local test set are left out."
+        )
+    without = sum(name not in division.test for name in division.train)
+    if division.test and without:
         notes.append(f"{without} clients have no test samples of their own.")
-    if test.kind == "local" and data.test is not None and clients.test_samples is not data.test:
+    if test.kind == "local" and data.test is not None and not division.natural:
         notes.append("The source's own test set is not used.")
     return notes
 
 
 def federation_from_clients(
-    clients: Mapping[str, tuple[Any, ...]], class_names: tuple[str, ...] | None = None
+    clients: Mapping[str, tuple[Any, ...]],
+    class_names: tuple[str, ...] | None = None,
+    *,
+    target: Kind | None = None,
 ) -> Federation:
-    """A federation from arrays of each client: name → (x, y) or (x, y, x_test, y_test).  Input widths may differ."""
+    """A federation from arrays of each client: name → (x, y) or (x, y, x_test, y_test).  Input widths may differ.
+
+    With `class_names` clients may hold one class each, or all the same; float labels need `target`, as in
+    `dataset_from_arrays`.
+    """
     require(len(clients) > 0, "A federation needs at least one client.")
     for name, arrays in clients.items():
         require(
@@ -166,12 +259,13 @@ def federation_from_clients(
         )
     ordered = {str(name): clients[name] for name in sorted(clients, key=str)}
     flat = [np.asarray(labels) for arrays in ordered.values() for labels in arrays[1::2]]
-    numbers, classes = class_numbers(flat, class_names, "The labels of the clients")
-    require_two_classes(np.concatenate(numbers), classes, "The federation")
+    numbers, found = numbered(flat, class_names, target, "The labels of the clients")
+    if class_names is None:
+        require_two_classes(np.concatenate(numbers), found, "The federation")
     queue = iter(numbers)
     return Federation(
         {name: _from_arrays(name, arrays, [next(queue) for _ in arrays[1::2]]) for name, arrays in ordered.items()},
-        classes,
+        found,
     )
 
 
@@ -187,3 +281,13 @@ def _from_arrays(name: str, arrays: tuple[Any, ...], labels: list[Array]) -> Own
             f"and test inputs of shape {parts[1].x.shape[1:]}."
         )
     return whole_client(parts[0], parts[1] if len(parts) > 1 else None)
+
+
+def pooled_test(tests: Iterable[ClientData | None]) -> ClientData:
+    """All clients' test samples as one test set, where there is no global one."""
+    held = [test for test in tests if test is not None]
+    shapes = {tuple(test.x.shape[1:]) for test in held}
+    if len(shapes) != 1:
+        told = "no client has any" if not held else f"the clients' samples have {len(shapes)} different shapes"
+        raise HansaError(f"Classes outside a client need test samples that every client can read, but {told}.")
+    return ClientData(torch.cat([test.x for test in held]), torch.cat([test.y for test in held]))

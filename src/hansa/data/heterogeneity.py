@@ -1,12 +1,16 @@
-"""How the data lies: measures of how much the clients' labels differ."""
+"""The distribution of the data: measures of how much the clients' labels differ."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hansa.data.dataset import Array
+from hansa.data.federation import Federation
+from hansa.data.targets import Real, target_to_table
 from hansa.errors import HansaError, require
 
 
@@ -24,17 +28,68 @@ class Heterogeneity:
     def summary(self) -> dict[str, float]:
         """The figures of a table: ranges and means over clients."""
         return {
-            "clients": float(len(self.sizes)),
-            "samples": float(self.sizes.sum()),
-            "size_min": float(self.sizes.min()),
-            "size_median": float(np.median(self.sizes)),
-            "size_max": float(self.sizes.max()),
+            **_sizes(self.sizes),
             "classes_per_client_mean": float(self.classes_per_client.mean()),
             "clients_per_class_mean": float(self.clients_per_class.mean()),
             "mean_jaccard": self.mean_jaccard,
             "jensen_shannon_mean": float(self.jensen_shannon.mean()),
             "hellinger_mean": float(self.hellinger.mean()),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class RealHeterogeneity:
+    """Heterogeneity of a federation with a real target, column by column of the target."""
+
+    names: Sequence[str]
+    sizes: Array  # samples of every client
+    means: Array  # clients × targets
+    between: Array  # share of the target's variance that lies between clients: 0 equal means, 1 constant clients
+
+    def summary(self) -> dict[str, float]:
+        """The figures of a table: ranges over clients, and how much of the variance lies between them."""
+        found = _sizes(self.sizes)
+        for column, name in enumerate(self.names):
+            found[f"{name}_mean_min"] = float(self.means[:, column].min())
+            found[f"{name}_mean_max"] = float(self.means[:, column].max())
+            found[f"{name}_variance_between_clients"] = float(self.between[column])
+        return found
+
+
+def _sizes(sizes: Array) -> dict[str, float]:
+    return {
+        "clients": float(len(sizes)),
+        "samples": float(sizes.sum()),
+        "size_min": float(sizes.min()),
+        "size_median": float(np.median(sizes)),
+        "size_max": float(sizes.max()),
+    }
+
+
+def distribution(federation: Federation) -> dict[str, Any]:
+    """The distribution of the labels over clients, as JSON takes it: counts of classes, or moments of a real target."""
+    told = {"clients": list(federation.clients), "target": target_to_table(federation.target)}
+    if isinstance(federation.target, Real):
+        sizes = np.asarray(list(federation.sizes().values()))
+        means, deviations = federation.target_moments()
+        summary = measure_real(federation.target.names, sizes, means, deviations).summary()
+        moments = {"sizes": sizes.tolist(), "means": means.tolist(), "deviations": deviations.tolist()}
+        return {**told, **moments, "heterogeneity": summary}
+    counts = federation.label_counts()
+    classes = {"class_names": list(federation.class_names), "counts": counts.tolist()}
+    return {**told, **classes, "heterogeneity": measure(counts).summary()}
+
+
+def measure_real(names: Sequence[str], sizes: Array, means: Array, deviations: Array) -> RealHeterogeneity:
+    """All measures from sizes, and from means and deviations of the target on every client (clients × targets).
+
+    The variance of all samples is the weighted variance of the clients' means plus the weighted mean of their
+    variances; the first part's share of it is what lies between clients.
+    """
+    share = (sizes / sizes.sum())[:, None]
+    between = (share * (means - (share * means).sum(axis=0)) ** 2).sum(axis=0)
+    total = between + (share * deviations**2).sum(axis=0)
+    return RealHeterogeneity(names, sizes, means, np.divide(between, total, out=np.zeros_like(total), where=total > 0))
 
 
 def measure(counts: Array) -> Heterogeneity:

@@ -1,4 +1,4 @@
-"""Labels and names as they come, turned into class numbers and text."""
+"""Labels and names as they come, turned into class numbers, real targets and text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hansa.data.dataset import Array
+from hansa.data.targets import KINDS, Classes, Kind, Real, Target
 from hansa.errors import HansaError, require
 
 
@@ -37,6 +38,55 @@ def names(values: Array, what: str) -> Array:
     if len(empty):
         raise HansaError(f"{what} is empty for sample {empty[0]}; give every sample a name.")
     return text
+
+
+def numbered(
+    parts: Sequence[Array],
+    class_names: Sequence[str] | None = None,
+    target: Kind | None = None,
+    what: str = "The label array 'y'",
+) -> tuple[list[Array], Target]:
+    """Labels of several arrays (training, test …) under one target, which is never guessed from floats."""
+    require(target is None or target in KINDS, f'The \'target\' must be "real" or "classes". Got {target!r}.')
+    parts = [np.asarray(part) for part in parts]
+    if (target or _kind(parts, class_names, what)) == "real":
+        require(class_names is None, f"{what} is a real target, and class names are given; leave one of them out.")
+        return _real_targets(parts, what)
+    numbers, classes = class_numbers(parts, class_names, what)
+    return numbers, Classes(classes)
+
+
+def _kind(parts: Sequence[Array], class_names: Sequence[str] | None, what: str) -> Kind:
+    """Classes, unless the labels are floats: those may be either, and are asked about."""
+    floats = [part for part in parts if part.dtype.kind == "f"]
+    if class_names is not None or not floats:
+        return "classes"
+    broken = [part[part != np.rint(part)] for part in floats]
+    fraction = next((values[0] for values in broken if values.size), None)
+    if fraction is None:
+        raise HansaError(f'{what} holds floats that are all whole numbers; set target = "real" or "classes".')
+    raise HansaError(f'{what} holds fractions such as {fraction}, which are no classes; set target = "real".')
+
+
+def _real_targets(parts: Sequence[Array], what: str) -> tuple[list[Array], Target]:
+    columns = [real_numbers(part, what) for part in parts]
+    widths = {part.shape[1] for part in columns}
+    require(len(widths) == 1, f"{what} has {' and '.join(map(str, sorted(widths)))} target columns in its parts.")
+    width = widths.pop()
+    return columns, Real() if width == 1 else Real(tuple(f"target-{place}" for place in range(width)))
+
+
+def real_numbers(values: Array, what: str) -> Array:
+    """Real targets as float32 of shape n × targets, all of them finite."""
+    require(values.dtype.kind in "iuf", f"{what} must be numbers for a real target. Got {values.dtype}.")
+    fits = values.ndim in (1, 2) and values.size > 0
+    require(fits, f"{what} must be n or n × targets real numbers. Got an array of shape {values.shape}.")
+    with np.errstate(over="ignore"):  # an overflow shows as Inf, which is told below
+        columns: Array = values.reshape(len(values), -1).astype(np.float32)
+    odd = np.flatnonzero(~np.isfinite(columns).all(axis=1))
+    if len(odd):
+        raise HansaError(f"{what} has a NaN or Inf in row {odd[0]}; give a finite number or remove the row.")
+    return columns
 
 
 def class_numbers(
@@ -86,9 +136,9 @@ def _look_up(labels: Array, known: Array, what: str) -> Array:
     return found.astype(np.int64)
 
 
-def require_two_classes(y: Array, class_names: Sequence[str], where: str) -> None:
-    """There is nothing to learn from one class."""
+def require_two_classes(y: Array, target: Target, where: str) -> None:
+    """There is nothing to learn from one class; where classes are inferred, their samples must be of two at least."""
     present = np.unique(y)
-    if len(present) < 2:
-        only = f"'{class_names[int(present[0])]}'" if len(present) else "none"
+    if isinstance(target, Classes) and len(present) < 2:
+        only = f"'{target.names[int(present[0])]}'" if len(present) else "none"
         raise HansaError(f"{where} has one class only ({only}); a classifier needs samples of at least two.")

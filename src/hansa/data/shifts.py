@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.split import Division
 from hansa.errors import require
 
 GROUPS = 3  # one for each colour channel
 
 
 class Shift(Protocol):
-    """A piece that changes images after they were divided among clients."""
+    """A piece that changes images after they were divided among clients and test and validation samples were cut."""
 
-    def apply(self, data: Dataset, parts: Mapping[str, Array], rng: np.random.Generator) -> Dataset:
+    def apply(self, data: Dataset, division: Division, rng: np.random.Generator) -> Dataset:
         """The data set with other images; labels and clients stay."""
         ...
 
@@ -33,9 +34,9 @@ def _with_images(data: Dataset, train: Array, test: Array | None) -> Dataset:
     return replace(data, train=Samples(train, data.train.y), test=changed)
 
 
-def group_of_client(parts: Mapping[str, Array]) -> dict[str, int]:
+def group_of_client(clients: Iterable[str]) -> dict[str, int]:
     """Three groups of clients, of equal size but for one."""
-    return {client: place % GROUPS for place, client in enumerate(sorted(parts))}
+    return {client: place % GROUPS for place, client in enumerate(sorted(clients))}
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,13 @@ class ChannelShift:
     def __post_init__(self) -> None:
         require(self.delta > 0, f"The 'delta' of a channel shift must be a number > 0. Got {self.delta}.")
 
-    def apply(self, data: Dataset, parts: Mapping[str, Array], rng: np.random.Generator) -> Dataset:
+    def apply(self, data: Dataset, division: Division, rng: np.random.Generator) -> Dataset:
         """The shifted images."""
         _images(data, "channels")
         train = data.train.x.copy()
-        for client, group in group_of_client(parts).items():
-            train[parts[client]] = self._shifted(train[parts[client]], group)
+        for client, group in group_of_client(division.train).items():
+            rows = np.concatenate([division.train[client], division.local(client)])
+            train[rows] = self._shifted(train[rows], group)
         if data.test is None:
             return _with_images(data, train, None)
         test = data.test.x.copy()
@@ -73,28 +75,38 @@ class ChannelShift:
 class FedRDN:
     """Random data normalisation (Yan et al. 2023): clients share their channel means and deviations, six numbers each.
 
-    A training image is normalised with those of a client drawn at random, a test image with those of its own group.
-    Normalised images are brought back to pixels with the mean of all clients' statistics, so that any network reads
-    them; the draw is made once an image, since features are extracted once.
+    A training image is normalised with those of a client drawn at random, a client's test or validation image with its
+    own, and an image of a global test set that is no client's with those of its third of the set.  All of them are
+    statistics of training images but the last.  Normalised images are brought back to pixels with the mean of all
+    clients' statistics, so that any network reads them; the draw is made once an image, since features are extracted
+    once.
     """
 
-    def apply(self, data: Dataset, parts: Mapping[str, Array], rng: np.random.Generator) -> Dataset:
+    def apply(self, data: Dataset, division: Division, rng: np.random.Generator) -> Dataset:
         """The re-normalised images."""
         _images(data, "fedrdn")
-        clients = sorted(parts)
-        shared = np.array([_statistics(data.train.x[parts[client]]) for client in clients])  # clients × 2 × 3
-        common = shared.mean(axis=0)
-        train = data.train.x.copy()
-        for client in clients:
-            drawn = shared[rng.integers(len(clients), size=len(parts[client]))]
-            train[parts[client]] = _renormalised(train[parts[client]], drawn, common)
-        if data.test is None:
-            return _with_images(data, train, None)
-        test = data.test.x.copy()
-        for group in range(GROUPS):
-            own = _statistics(test[group::GROUPS])[None]
-            test[group::GROUPS] = _renormalised(test[group::GROUPS], own, common)
-        return _with_images(data, train, test)
+        clients = sorted(division.train)
+        shared = np.array([_statistics(data.train.x[division.train[client]]) for client in clients])  # clients × 2 × 3
+        common, train = shared.mean(axis=0), data.train.x.copy()
+        for own, client in zip(shared, clients, strict=True):
+            rows, local = division.train[client], division.local(client)
+            drawn = shared[rng.integers(len(clients), size=len(rows))]
+            train[rows] = _renormalised(train[rows], drawn, common)
+            train[local] = _renormalised(train[local], own[None], common)
+        return _with_images(data, train, _test_images(data, division, dict(zip(clients, shared, strict=True)), common))
+
+
+def _test_images(data: Dataset, division: Division, shared: Mapping[str, Array], common: Array) -> Array | None:
+    """The test set re-normalised, first by thirds and then, where an image is a client's, from the original again."""
+    if data.test is None:
+        return None
+    before, test = data.test.x, data.test.x.copy()
+    for group in range(min(GROUPS, len(before))):
+        own = _statistics(before[group::GROUPS])[None]
+        test[group::GROUPS] = _renormalised(before[group::GROUPS], own, common)
+    for client, rows in division.test.items() if division.natural else ():
+        test[rows] = _renormalised(before[rows], shared[client][None], common)
+    return test
 
 
 def _statistics(images: Array) -> Array:

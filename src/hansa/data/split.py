@@ -1,21 +1,22 @@
-"""What is kept for testing: a global test set, a test set for every client, or both."""
+"""Samples set aside: for testing, globally, for every client, or both, and for validation beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from hansa.data.checks import one_of, share, whole
-from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.dataset import Array, ChosenSamples, Dataset
+from hansa.data.targets import Real, Target, class_names_of
 from hansa.errors import HansaError, require
 
 
 @dataclass(frozen=True)
 class TestSplit:
-    """How models are judged.
+    """What models are evaluated on.
 
     `auto`: the source's own test set, or a cut of the training data where it has none, and each client's part of it
     where its samples carry the clients' names.  `global`: only the common test set.  `local`: only a test set for every
@@ -29,6 +30,7 @@ class TestSplit:
     min_samples: int = 2  # a client with fewer gets no local test set
     small: Literal["keep", "drop"] = "keep"  # what becomes of such a client
     train_per_class: int | None = None  # local: so many samples of every class to train on, all the others to test on
+    validation: float = 0.0  # of the remaining training samples, set aside to choose models by, never to test them on
 
     def __post_init__(self) -> None:
         one_of(self, "kind", ("auto", "global", "local", "both"))
@@ -36,14 +38,44 @@ class TestSplit:
         share(self, "fraction")
         whole(self, "min_samples", 2)
         whole(self, "train_per_class", optional=True)
+        share(self, "validation", zero=True)
         require(
             self.train_per_class is None or self.kind in ("local", "both"),
             f"The 'train_per_class' of TestSplit needs kind 'local' or 'both'. Got kind '{self.kind}'.",
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Sample numbers of every client to train on, test on and validate on; none of them in two of the three."""
+
+    train: Mapping[str, Array]
+    test: Mapping[str, Array] = field(default_factory=dict)
+    validation: Mapping[str, Array] = field(default_factory=dict)
+    natural: bool = False  # `test` counts the source's test samples; else all three count its training samples
+
+    def trained(self) -> Array:
+        """Numbers of all samples that some client trains on, in ascending order."""
+        return np.sort(np.concatenate(list(self.train.values())))
+
+    def validated(self) -> Array:
+        """Numbers of all samples that some client validates on, in ascending order."""
+        return np.sort(np.concatenate([np.arange(0), *self.validation.values()]))
+
+    def local(self, name: str) -> Array:
+        """Numbers of the training samples that a client tests or validates on."""
+        none = np.arange(0)
+        held = none if self.natural else self.test.get(name, none)
+        return np.concatenate([held, self.validation.get(name, none)])
+
+
+def strata(y: Array, target: Target) -> Array:
+    """Groups of which a cut takes equal shares: classes, or all samples together where the target is real."""
+    return np.zeros(len(y), dtype=np.int64) if isinstance(target, Real) else y
+
+
 def stratified_cut(y: Array, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Sample numbers of a training and a test part with equal class shares; every class keeps a training sample."""
+    """Sample numbers of a training and a test part with equal class shares; every class has a training sample left."""
     total = min(max(1, round(fraction * len(y))), len(y) - 1)
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]  # class by class, in random order within
@@ -69,14 +101,14 @@ def _keep_everyone(train: Array, test: Array, group: Array | None) -> tuple[Arra
 
 
 def cut_global_test(data: Dataset, fraction: float, rng: np.random.Generator) -> Dataset:
-    """The data set with a part of its training samples turned into a test set."""
-    train, test = stratified_cut(data.train.y, fraction, rng)
+    """The data set with a part of its training samples turned into a test set; no input is copied."""
+    train, test = stratified_cut(strata(data.train.y, data.target), fraction, rng)
     train, test = _keep_everyone(train, test, data.client)
     require(len(test) > 0, "No test set can be cut: every client has one sample only. Give the source a test set.")
     return replace(
         data,
-        train=Samples(data.train.x[train], data.train.y[train]),
-        test=Samples(data.train.x[test], data.train.y[test]),
+        train=ChosenSamples(data.train, train),
+        test=ChosenSamples(data.train, test),
         client=None if data.client is None else data.client[train],
         client_test=None if data.client is None else data.client[test],
         domain=None if data.domain is None else data.domain[train],
@@ -84,9 +116,12 @@ def cut_global_test(data: Dataset, fraction: float, rng: np.random.Generator) ->
 
 
 def cut_local_tests(
-    y: Array, parts: Mapping[str, Array], test: TestSplit, rng: np.random.Generator
+    data: Dataset, parts: Mapping[str, Array], test: TestSplit, rng: np.random.Generator
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Training and test sample numbers of every client; small clients have no test part, or are left out."""
+    if test.train_per_class is not None:
+        class_names_of(data.target, "The 'train_per_class' of data.test")
+    y = data.train.y
     luck = rng.random(len(y))  # drawn for all samples at once: a client's cut does not depend on who else there is
     train: dict[str, Array] = {}
     held: dict[str, Array] = {}
@@ -103,6 +138,47 @@ def cut_local_tests(
         "lower 'min_samples', use fewer clients or a global test set.",
     )
     return train, held
+
+
+def cut_validation(
+    parts: Mapping[str, Array], test: TestSplit, per_client: bool, rng: np.random.Generator
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Training and validation sample numbers of every client.
+
+    Every client with enough samples gives a share of its own where it validates by itself; else the share is taken of
+    all together, so that many tiny clients give their share too, and each has a training sample left.
+    """
+    rows = np.concatenate(list(parts.values()))
+    owner = np.repeat(np.arange(len(parts)), [len(index) for index in parts.values()])
+    chosen = _validation_of_each(owner, test, rng) if per_client else _validation_of_all(owner, test, rng)
+    require(bool(chosen.any()), "No validation set can be cut: no client has enough training samples; set it to 0.")
+    train, held = (_by_client(rows[which], owner[which], parts) for which in (~chosen, chosen))
+    return train, {name: index for name, index in held.items() if len(index)}
+
+
+def _validation_of_each(owner: Array, test: TestSplit, rng: np.random.Generator) -> Array:
+    """Which samples each client validates on: a share of its samples, at least one of `min_samples` or more."""
+    luck, sizes = rng.random(len(owner)), np.bincount(owner)
+    counts = np.minimum(np.maximum(np.rint(test.validation * sizes), 1), sizes - 1)
+    counts[sizes < test.min_samples] = 0
+    order = np.lexsort((luck, owner))
+    chosen = np.empty(len(owner), dtype=bool)
+    chosen[order] = np.concatenate([np.arange(size) for size in sizes]) < np.repeat(counts, sizes)
+    return chosen
+
+
+def _validation_of_all(owner: Array, test: TestSplit, rng: np.random.Generator) -> Array:
+    """Which samples are validated on where nobody validates alone: clients give equal shares, as far as they can."""
+    chosen = np.zeros(len(owner), dtype=bool)
+    if np.bincount(owner).max() > 1:
+        chosen[stratified_cut(owner, test.validation, rng)[1]] = True
+    return chosen
+
+
+def _by_client(rows: Array, owner: Array, parts: Mapping[str, Array]) -> dict[str, Array]:
+    """Sorted sample numbers by client; `owner` is in ascending order."""
+    bounds = np.searchsorted(owner, np.arange(1, len(parts)))
+    return {name: np.sort(index) for name, index in zip(parts, np.split(rows, bounds), strict=True)}
 
 
 def _local(y: Array, test: TestSplit) -> Array:

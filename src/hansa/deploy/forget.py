@@ -15,10 +15,12 @@ import torch
 
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation
+from hansa.data.targets import target_from_table
 from hansa.engines.serial import Serial
 from hansa.engines.session import perform
 from hansa.errors import HansaError, require
 from hansa.io import wire
+from hansa.io.files import write_whole
 from hansa.io.store import Store, fingerprint
 from hansa.payload import Update
 from hansa.plan.assemble import assemble
@@ -26,9 +28,11 @@ from hansa.plan.continuation import origin_of
 from hansa.plan.files import read_plan
 from hansa.plan.phases import phases_of
 from hansa.results.reader import Run
-from hansa.results.writer import RunFolder, write_whole
-from hansa.running.phase_run import Experiment, PhaseRun, restore
-from hansa.task import Task
+from hansa.results.writer import RunFolder
+from hansa.running.experiment import Experiment
+from hansa.running.phase_run import PhaseRun, restore
+from hansa.running.round_book import RoundBook
+from hansa.task import task_from_table
 from hansa.tree import Tree
 
 TOLERANCE = 1e-9  # relative: what float64 sums in another order may differ by
@@ -45,53 +49,52 @@ def forget(path: str | Path, client: str, upload: str | Path | None = None) -> d
     folder = RunFolder(run.path)
     store = folder.open_store()
     try:
-        stage = last_stage(run, store)
-        record = _forget(stage, store, client, None if upload is None else Path(upload))
-        stage.save()
+        last = last_phase(run, store)
+        record = _forget(last, store, client, None if upload is None else Path(upload))
+        last.save()
         progress = store.progress() or {}
         audit = [*progress.get("audit", []), record]
         store.commit({**progress, "audit": audit})  # the sums and the record of what was done to them, at once
-        folder.write_model(stage)
+        folder.write_model(last)
         write_whole(run.path / "audit.jsonl", "".join(json.dumps(line) + "\n" for line in audit))
     finally:
         store.close()
     return record
 
 
-def last_stage(run: Run, store: Store) -> PhaseRun:
+def last_phase(run: Run, store: Store) -> PhaseRun:
     """The last phase of a finished run, without its data."""
     plan = read_plan(run.path / "plan.toml")
-    names = tuple(run.data["class_names"])
-    shape, population = tuple(run.data["input_shape"]), len(run.data["clients"])
-    task = Task(plan.model, shape, len(names), population, plan.seed, integers=run.data["integers"])
-    experiment = Experiment(task, Federation({}, names), phases_of(plan), Serial(), plan.seed)
+    target = target_from_table(run.data["target"])
+    task = task_from_table(run.data["task"])
+    experiment = Experiment(task, Federation({}, target), phases_of(plan), Serial(), plan.seed)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment))
     return restore(experiment, store, len(experiment.phases) - 1)
 
 
-def _forget(stage: PhaseRun, store: Store, client: str, upload: Path | None) -> dict[str, Any]:
-    index, algorithm = stage.index, stage.algorithm
+def _forget(last: PhaseRun, store: Store, client: str, upload: Path | None) -> dict[str, Any]:
+    index, algorithm = last.index, last.algorithm
     if type(algorithm).forget is Algorithm.forget:
-        algorithm.forget(stage.task, stage.server, Update({}))  # says why not
+        algorithm.forget(last.task, last.server, Update({}))  # says why not
     part, source = _part(store, index, client, upload)
-    gone = Update(algorithm.decode(stage.task, part))
-    old = stage.server
-    stage.server = algorithm.forget(stage.task, old, gone)
+    gone = Update(algorithm.decode(last.task, part))
+    old = last.server
+    last.server = algorithm.forget(last.task, old, gone)
     for name in ("upload", "fingerprint"):
         store.drop(f"{index}/{name}", client)
     store.put(f"{index}/forgotten", {"mark": fingerprint(part)}, client)
-    difference = _difference(stage, store)
+    difference = _difference(last, store)
     if difference is not None and difference > TOLERANCE:
         raise HansaError(f"Nothing was forgotten: the sums without '{client}' would be off by {difference:.1e}.")
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "client": client,
-        "phase": stage.phase.name,
+        "phase": last.phase.name,
         "source": source,
         "upload": bytes(fingerprint(part).tolist()).hex(),
         "server_before": bytes(fingerprint(old).tolist()).hex(),
-        "server_after": bytes(fingerprint(stage.server).tolist()).hex(),
+        "server_after": bytes(fingerprint(last.server).tolist()).hex(),
         "difference_to_training_without": difference,
     }
 
@@ -116,16 +119,16 @@ def _part(store: Store, index: int, client: str, upload: Path | None) -> tuple[T
     return sent, "sent again by the client, fingerprint verified"
 
 
-def _difference(stage: PhaseRun, store: Store) -> float | None:
+def _difference(last: PhaseRun, store: Store) -> float | None:
     """How far the sums are from those of all other clients, where their uploads were kept; None where not."""
-    others = sorted(store.clients(f"{stage.index}/upload"))
+    others = sorted(store.clients(f"{last.index}/upload"))
     if not others:
         return None
-    fresh = stage.algorithm.server_init(stage.task, {})
+    fresh = last.algorithm.server_init(last.task)
     for client in others:
-        kept = store.get(f"{stage.index}/upload", client) or {}
-        fresh = stage.algorithm.server_step(stage.task, fresh, Update(stage.algorithm.decode(stage.task, kept)))
-    return max(float((fresh[key] - leaf).norm() / leaf.norm().clamp_min(1e-300)) for key, leaf in stage.server.items())
+        kept = store.get(f"{last.index}/upload", client) or {}
+        fresh = last.algorithm.server_step(last.task, fresh, Update(last.algorithm.decode(last.task, kept)))
+    return max(float((fresh[key] - leaf).norm() / leaf.norm().clamp_min(1e-300)) for key, leaf in last.server.items())
 
 
 def recreate_upload(path: str | Path, client: str, out: str | Path) -> Path:
@@ -136,10 +139,9 @@ def recreate_upload(path: str | Path, client: str, out: str | Path) -> Path:
     folder = RunFolder(run.path)
     store = folder.open_store()
     try:
-        stage = restore(experiment, store, len(experiment.phases) - 1)
-        down = stage.algorithm.broadcast(stage.algorithm.server_init(stage.task, {}))
-        data = experiment.federation.clients[client].train
-        reply = perform(stage.algorithm, stage.task, data, stage.visit(client), down)
+        last = restore(experiment, store, len(experiment.phases) - 1)
+        last.server = last.algorithm.server_init(last.task)
+        reply = perform(last.side, last.task, client, RoundBook(last).seed(client, 0), last.broadcast())
     finally:
         store.close()
     write_whole(Path(out), wire.pack(reply.upload))

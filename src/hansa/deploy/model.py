@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,23 +21,25 @@ from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
 from hansa.data.sources.table import TableSource
-from hansa.deploy.forget import last_stage
+from hansa.data.targets import Real, Target, class_names_of, target_from_table
+from hansa.deploy.forget import last_phase
 from hansa.errors import HansaError, did_you_mean, require
 from hansa.features.extract import Extractor, extract_features
 from hansa.io.codec import from_table, to_table
+from hansa.io.files import write_whole
 from hansa.io.registry import Piece
 from hansa.io.store import DiskStore, checkpoint_of
+from hansa.metrics.suite import BLOCK
 from hansa.plan.assemble import Data, assemble
 from hansa.plan.files import read_plan
 from hansa.plan.schema import Plan
 from hansa.results.reader import Run
-from hansa.results.writer import RunFolder, write_whole
-from hansa.running.metrics import BLOCK
+from hansa.results.writer import RunFolder
 from hansa.running.phase_run import PhaseRun, restore
-from hansa.task import Model, Task
+from hansa.task import Task, task_from_table, task_to_table
 from hansa.tree import Tree
 
-FORMAT = 1  # of model files; a file of a newer format is refused
+FORMAT = 2  # of model files; a file of a newer format is refused
 FEW = 20  # clients that an error may list
 KEY = "hansa"  # of the metadata that makes a safetensors file a model file
 
@@ -46,13 +48,11 @@ KEY = "hansa"  # of the metadata that makes a safetensors file a model file
 class ModelCard:
     """All that a model file says beside its weights: whatever it takes to use them where nothing else is."""
 
-    model: Annotated[Model, Piece("model")]
+    task: dict[str, Any]  # as `task_to_table` writes it
     algorithm: Annotated[Algorithm, Piece("algorithm")]
-    input_shape: tuple[int, ...]
-    class_names: tuple[str, ...]
-    temperature: float = 1.0
-    integers: bool = False
-    labels: tuple[int, ...] | None = None  # under OLL the classes it can say
+    target: dict[str, Any]  # as `target_to_table` writes it
+    leaves: dict[str, tuple[int, ...]]  # the shapes of its weights: the network's, and what an algorithm has besides
+    labels: tuple[int, ...] | None = None  # under OLL the classes it can predict
     features: Annotated[Extractor | None, Piece("extractor")] = None  # what turns raw samples into its inputs
     size: int | None = None  # pixels square that images are resized to
     table: Annotated[TableSource | None, Piece("source")] = None  # how the training table was read …
@@ -63,71 +63,82 @@ class ModelCard:
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        good = all(0 <= label < len(self.class_names) for label in self.labels or ())
-        require(
-            good, f"The 'labels' of a model must be class numbers below {len(self.class_names)}. Got {self.labels}."
-        )
+        outputs = self.read_target().outputs
+        good = all(0 <= label < outputs for label in self.labels or ())
+        require(good, f"The 'labels' of a model must be class numbers below {outputs}. Got {self.labels}.")
 
-    def task(self) -> Task:
-        """What the algorithm needs to know to read the weights."""
+    def read_target(self) -> Target:
+        """Return what the model predicts."""
+        return target_from_table(self.target)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as the network reads it."""
+        return tuple(self.task["input_shape"])
+
+    def read_task(self) -> Task:
+        """Return what the algorithm needs to know to read the weights."""
         mask = None
         if self.labels is not None:
-            mask = torch.zeros(len(self.class_names), dtype=torch.bool)
+            mask = torch.zeros(self.read_target().outputs, dtype=torch.bool)
             mask[list(self.labels)] = True
-        return Task(
-            self.model,
-            self.input_shape,
-            len(self.class_names),
-            temperature=self.temperature,
-            integers=self.integers,
-            labels=mask,
-        )
+        return task_from_table(self.task, labels=mask)
 
 
 @dataclass(frozen=True, eq=False)
 class DeployedModel:
     """A trained model that needs neither its run nor its data to predict."""
 
-    passport: ModelCard
+    card: ModelCard
     weights: Tree
-    encode: Callable[[], Encoding] | None = field(default=None, repr=False)  # how tables are read, asked when needed
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The classes, in the order of the columns of `probabilities`."""
-        return self.passport.class_names
+        """The classes, in the order of the columns of `probabilities`; a model of real targets has none."""
+        return class_names_of(self.card.read_target(), "A list of classes")
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """What the columns of `outputs` stand for: classes, or real targets."""
+        return self.card.read_target().names
+
+    @property
+    def real(self) -> bool:
+        """Whether it predicts real numbers, not classes."""
+        return isinstance(self.card.read_target(), Real)
 
     def predict(self, x: Any) -> Array:
-        """The name of the most probable class of every sample."""
-        names: Array = np.asarray(self.class_names)
-        chosen: Array = names[self.logits(x).argmax(1).numpy()]
+        """Return the name of the most probable class of every sample, or its real targets (samples × columns)."""
+        out = self.outputs(x)
+        chosen: Array = out.numpy() if self.real else np.asarray(self.class_names)[out.argmax(1).numpy()]
         return chosen
 
     def probabilities(self, x: Any) -> Array:
-        """Samples × classes: the softmax of the logits, 0 for a class that the model cannot say."""
-        found: Array = self.logits(x).softmax(1).numpy()
+        """Return samples × classes: the softmax of the logits, 0 for a class that the model cannot predict."""
+        require(not self.real, "A model of real targets has no probabilities; use 'predict'.")
+        found: Array = self.outputs(x).softmax(1).numpy()
         return found
 
     @torch.no_grad()
-    def logits(self, x: Any) -> Tensor:
-        """What the model says of some samples: tensors it reads directly, or arrays as a data source delivers them."""
-        task, x = self.passport.task(), self.inputs(x)
+    def outputs(self, x: Any) -> Tensor:
+        """Return logits, or real targets, of tensors it reads directly or arrays as a data source delivers them."""
+        task, x = self.card.read_task(), self.inputs(x)
         try:
-            return torch.cat([self.passport.algorithm.logits(task, self.weights, block) for block in x.split(BLOCK)])
+            return torch.cat([self.card.algorithm.outputs(task, self.weights, block) for block in x.split(BLOCK)])
         except IndexError as error:  # an embedding's
             raise HansaError("The samples hold a token number that the model does not know.") from error
 
     def inputs(self, x: Any) -> Tensor:
         """Samples as the network reads them: raw ones go through the feature extractor, images become tensors."""
         found = x if isinstance(x, Tensor) else self._tensor(np.asarray(x))
-        shape, wanted = tuple(found.shape[1:]), self.passport.input_shape
+        shape, wanted = tuple(found.shape[1:]), self.card.input_shape
         read = f"The model reads samples of shape {_times(wanted)}"
         require(found.ndim > 1 and len(found) > 0 and shape == wanted, f"{read}. Got {_times(tuple(found.shape))}.")
         return found
 
     def _tensor(self, x: Array) -> Tensor:
-        extractor, integers = self.passport.features, self.passport.integers
-        if x.shape[1:] == self.passport.input_shape and x.dtype.kind in ("iu" if integers else "f"):
+        extractor, integers = self.card.features, bool(self.card.task["integers"])
+        if x.shape[1:] == self.card.input_shape and x.dtype.kind in ("iu" if integers else "f"):
             good = bool(np.isfinite(x).all())
             require(good, "The samples hold a NaN or Inf; fill or drop missing values first.")
             return torch.from_numpy(x.astype(np.int64 if integers else np.float32))
@@ -140,23 +151,23 @@ class DeployedModel:
     def _features(self, x: Array, extractor: Extractor) -> Array:
         try:
             raw = inputs(x, "The samples")
-            found = extract_features(Dataset(Samples(raw, np.zeros(len(raw), np.int64)), self.class_names), extractor)
+            unlabelled = Samples(raw, np.zeros(len(raw), np.int64))
+            found = extract_features(Dataset(unlabelled, self.card.read_target()), extractor)
         except HansaError as error:
-            width = _times(self.passport.input_shape)
+            width = _times(self.card.input_shape)
             raise HansaError(f"The samples are neither features, {width} numbers each, nor raw: {error}") from error
         return found.data.train.x
 
     def encoding(self) -> Encoding | None:
         """How columns of a table become inputs; None where the model was not trained on a table."""
-        return self.encode() if self.encode is not None else self.passport.encoding
+        return self.card.encoding
 
     def save(self, path: str | Path) -> Path:
         """Write one file with everything needed to predict elsewhere: weights, and metadata as JSON.  Never pickle."""
         path = Path(path)
         require(path.suffix == ".safetensors", f"A model file must be named '….safetensors'. Got '{path}'.")
-        told = replace(self.passport, encoding=self.encoding())
         weights = {key: leaf.clone(memory_format=torch.contiguous_format) for key, leaf in self.weights.items()}
-        write_whole(path, pack(weights, metadata={KEY: json.dumps(to_table(told))}))
+        write_whole(path, pack(weights, metadata={KEY: json.dumps(to_table(self.card))}))
         return path
 
 
@@ -174,7 +185,7 @@ def load_model(source: str | Path | Run, client: str | None = None, *, data: Dat
     if path.is_dir():
         return _from_run(Run.open(path), client, data)
     found = _from_file(path)
-    held = found.passport.client
+    held = found.card.client
     whose = "the global model" if held is None else f"the model of client '{held}'"
     require(client in (None, held), f"The file '{path}' holds {whose}, not that of client '{client}'.")
     return found
@@ -193,11 +204,13 @@ def _from_file(path: Path) -> DeployedModel:
     version = table.get("format", FORMAT)
     newer = isinstance(version, int) and version > FORMAT
     require(not newer, f"The model file '{path}' has format {version}, newer than {FORMAT}: please update hansa.")
-    passport: ModelCard = from_table(ModelCard, table, str(path))
-    wanted = {key: leaf.shape for key, leaf in passport.task().params().items()}
-    fits = wanted == {key: leaf.shape for key, leaf in weights.items()}
+    require(version == FORMAT, f"The model file '{path}' has format {version}, older than {FORMAT}: save it again.")
+    card: ModelCard = from_table(ModelCard, table, str(path))
+    there, network = {key: tuple(leaf.shape) for key, leaf in weights.items()}, card.read_task().params()
+    known = {key: tuple(leaf.shape) for key, leaf in network.items() if key in there}
+    fits = there == card.leaves and known == {key: there[key] for key in known}
     require(fits, f"The weights in '{path}' are not those of the model it names: it was changed; save it again.")
-    return DeployedModel(passport, weights)
+    return DeployedModel(card, weights)
 
 
 def _from_run(run: Run, client: str | None, data: Data) -> DeployedModel:
@@ -206,7 +219,7 @@ def _from_run(run: Run, client: str | None, data: Data) -> DeployedModel:
     plan = read_plan(run.path / "plan.toml")
     if client is None:
         with _store(run) as store:
-            return _deployed(run, plan, last_stage(run, store))
+            return _deployed(run, plan, last_phase(run, store))
     _check_client(run, client)
     experiment = assemble(plan, data).experiment
     RunFolder(run.path).write_data(experiment)  # refuses data that has changed
@@ -230,28 +243,34 @@ def _check_client(run: Run, client: str) -> None:
     require(client in names, f"The run in '{run.path}' has no client '{client}'.{hint}")
 
 
-def _deployed(run: Run, plan: Plan, stage: PhaseRun, client: str | None = None) -> DeployedModel:
+def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -> DeployedModel:
     if client is None:
-        says = f"After its last phase, '{stage.phase.name}', every client of '{run.path}' has a model of its own"
-        require(not stage.algorithm.personal, f"{says}: name one with --client, such as {run.data['clients'][0]}.")
-        task, weights = stage.task, stage.algorithm.model(stage.task, stage.server, {})
+        says = f"After its last phase, '{last.phase.name}', every client of '{run.path}' has a model of its own"
+        require(not last.algorithm.personal, f"{says}: name one with --client, such as {run.data['clients'][0]}.")
+        task, weights = last.task, last.algorithm.model(last.task, last.server)
     else:
-        task, weights = stage.view(client, stage.federation.clients[client].train), stage.deployed(client)
+        task, weights = last.deployed(client)
     source = plan.data.source
     table = source if isinstance(source, TableSource) else None
-    passport = ModelCard(
-        model=task.model,
-        algorithm=stage.algorithm,
-        input_shape=task.input_shape,
-        class_names=tuple(run.data["class_names"]),
-        temperature=task.temperature,
-        integers=task.integers,
+    card = ModelCard(
+        task=task_to_table(task),
+        algorithm=last.algorithm,
+        target=run.data["target"],
+        leaves={key: tuple(leaf.shape) for key, leaf in weights.items()},
         labels=None if task.labels is None else tuple(task.labels.nonzero().flatten().tolist()),
         features=plan.data.features,
         size=getattr(source, "size", None),  # of sources that read images
         table=None if table is None else replace(table, path=""),
+        encoding=None if table is None else _encoding(run),
         client=client,
         run=run.name,
-        phase=stage.phase.name,
+        phase=last.phase.name,
     )
-    return DeployedModel(passport, weights, None if table is None else table.encoding)
+    return DeployedModel(card, weights)
+
+
+def _encoding(run: Run) -> Encoding | None:
+    """How the run turned a table's columns into inputs, fitted on the rows that it trained on."""
+    told = run.data["encoding"]
+    found: Encoding | None = None if told is None else from_table(Encoding, told, str(run.path / "data.json"))
+    return found

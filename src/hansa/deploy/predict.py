@@ -1,4 +1,4 @@
-"""Predicting for files: read samples as the training data was read, and say what a model makes of them."""
+"""Predicting for files: read samples as the training data was read, and predict classes or real targets of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+import torch
 
 from hansa.data.dataset import Array
 from hansa.data.labels import plain
@@ -21,6 +22,7 @@ from hansa.data.sources.images import ENDINGS
 from hansa.data.sources.npz import Archive
 from hansa.deploy.model import DeployedModel
 from hansa.errors import HansaError, require
+from hansa.metrics.pieces import RMSE
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +33,22 @@ class LoadedSamples:
     labels: Array | None = None
     names: Sequence[str] | None = None  # else samples are numbered
 
+    def named(self, count: int) -> Sequence[str]:
+        """Return a name for each of so many samples."""
+        return self.names or [str(row) for row in range(count)]
+
+
+class Prediction(Protocol):
+    """What a model predicts of one sample."""
+
+    def told(self) -> dict[str, Any]:
+        """Return it as columns of a table."""
+        ...
+
 
 @dataclass(frozen=True)
-class Prediction:
-    """What the model says of one sample."""
+class ClassPrediction:
+    """The most probable class of one sample."""
 
     row: str
     name: str  # of the class
@@ -42,20 +56,35 @@ class Prediction:
     label: str | None = None
 
     def told(self) -> dict[str, Any]:
-        """As columns of a table."""
+        """Return it as columns of a table."""
         row = {"row": self.row, "class": self.name, "probability": self.probability}
         return row if self.label is None else {**row, "label": self.label}
 
 
 @dataclass(frozen=True)
+class RealPrediction:
+    """Real targets of one sample, by name, and the true ones where the file has them."""
+
+    row: str
+    targets: Mapping[str, float]
+    labels: Mapping[str, float] | None = None
+
+    def told(self) -> dict[str, Any]:
+        """Return it as columns of a table, named after the targets."""
+        true = {f"{name}_label": value for name, value in (self.labels or {}).items()}
+        return {"row": self.row, **self.targets, **true}
+
+
+@dataclass(frozen=True)
 class Predictions:
-    """Of every sample of a file, and how many were right where the file has labels."""
+    """Predictions of every sample of a file, and how good they are where the file has labels."""
 
     rows: tuple[Prediction, ...]
-    accuracy: float | None = None
+    accuracy: float | None = None  # of classes
+    rmse: float | None = None  # of real targets, the mean over them where there are several
 
     def csv(self) -> str:
-        """As a CSV table."""
+        """Return them as a CSV table."""
         text = io.StringIO()
         writer = csv.DictWriter(text, list(self.rows[0].told()), lineterminator="\n")
         writer.writeheader()
@@ -64,25 +93,45 @@ class Predictions:
 
 
 def predict_file(model: DeployedModel, path: str | Path) -> Predictions:
-    """What a model says of the samples in a file of arrays, a table, an image, or a folder of images."""
+    """Predict for the samples in a file of arrays, a table, an image, or a folder of images."""
     file = existing(str(path), "file")
     held = read_samples(model, file)
-    chances = model.probabilities(held.x)
+    return _real(model, held, file) if model.real else _classes(model, held, file)
+
+
+def _classes(model: DeployedModel, held: LoadedSamples, file: Path) -> Predictions:
+    chances, known = model.probabilities(held.x), model.class_names
     chosen = chances.argmax(1)
-    truth = None if held.labels is None else _numbers(held.labels, model.class_names, file)
-    count = len(chosen)
-    require(truth is None or len(truth) == count, f"'{file}' has {count} samples and another number of labels.")
-    names = held.names or [str(row) for row in range(count)]
+    truth = None if held.labels is None else _numbers(held.labels, known, file)
+    _check_count(truth, len(chosen), file)
     rows = tuple(
-        Prediction(
-            names[row],
-            model.class_names[chosen[row]],
-            float(chances[row, chosen[row]]),
-            None if truth is None else model.class_names[truth[row]],
-        )
-        for row in range(count)
+        ClassPrediction(name, known[best], float(chances[row, best]), None if truth is None else known[truth[row]])
+        for row, (name, best) in enumerate(zip(held.named(len(chosen)), chosen, strict=True))
     )
-    return Predictions(rows, None if truth is None else float((chosen == truth).mean()))
+    return Predictions(rows, accuracy=None if truth is None else float((chosen == truth).mean()))
+
+
+def _real(model: DeployedModel, held: LoadedSamples, file: Path) -> Predictions:
+    found, targets = model.predict(held.x), model.target_names
+    truth = None if held.labels is None else _targets(held.labels, len(targets), file)
+    _check_count(truth, len(found), file)
+
+    def by_name(values: Array) -> dict[str, float]:
+        return dict(zip(targets, values.tolist(), strict=True))
+
+    rows = tuple(
+        RealPrediction(name, by_name(found[row]), None if truth is None else by_name(truth[row]))
+        for row, name in enumerate(held.named(len(found)))
+    )
+    return Predictions(rows, rmse=None if truth is None else _rmse(found, truth))
+
+
+def _rmse(found: Array, truth: Array) -> float:
+    return RMSE().one(torch.from_numpy(found), torch.from_numpy(truth))
+
+
+def _check_count(truth: Array | None, count: int, file: Path) -> None:
+    require(truth is None or len(truth) == count, f"'{file}' has {count} samples and another number of labels.")
 
 
 def read_samples(model: DeployedModel, file: Path) -> LoadedSamples:
@@ -132,7 +181,7 @@ def _tensors(_: DeployedModel, file: Path) -> LoadedSamples:
 
 
 def _table(model: DeployedModel, file: Path) -> LoadedSamples:
-    source, encoding = model.passport.table, model.encoding()
+    source, encoding = model.card.table, model.encoding()
     if source is None or encoding is None:
         raise HansaError(f"The model was not trained on a table, so it cannot read '{file}'; give arrays or images.")
     ending = f"The model was trained on {source.ending} tables, so it cannot read '{file}'; convert it."
@@ -142,16 +191,16 @@ def _table(model: DeployedModel, file: Path) -> LoadedSamples:
 
 def _images(model: DeployedModel, file: Path) -> LoadedSamples:
     """One image, or all below a folder; folders named after classes are labels."""
-    passport, root = model.passport, file if file.is_dir() else file.parent
+    card, root = model.card, file if file.is_dir() else file.parent
     files = [file] if file.is_file() else sorted(one for one in file.rglob("*") if one.suffix.lower() in ENDINGS)
     require(len(files) > 0, f"The folder '{file}' has no images.")
-    grey = passport.features is None and len(passport.input_shape) == 3 and passport.input_shape[0] == 1
-    found = [_pixels(one, passport.size, grey) for one in files]
+    grey = card.features is None and len(card.input_shape) == 3 and card.input_shape[0] == 1
+    found = [_pixels(one, card.size, grey) for one in files]
     odd = next((place for place, one in enumerate(found) if one.shape != found[0].shape), None)
     if odd is not None:
         raise HansaError(f"'{files[0]}' and '{files[odd]}' are images of different sizes; bring all to one size.")
     folders = [one.parent.name for one in files]
-    named = file.is_dir() and set(folders) <= set(model.class_names)
+    named = not model.real and file.is_dir() and set(folders) <= set(model.class_names)
     names = [one.relative_to(root).as_posix() for one in files]
     return LoadedSamples(np.stack(found), np.asarray(folders) if named else None, names)
 
@@ -174,3 +223,11 @@ def _numbers(labels: Array, class_names: Sequence[str], file: Path) -> Array:
     if odd is not None:
         raise HansaError(f"'{file}' has the label '{texts[odd]}' for sample {odd}, which is no class of the model.")
     return np.asarray([place[text] for text in texts])
+
+
+def _targets(labels: Array, columns: int, file: Path) -> Array:
+    """Return real targets as samples × columns."""
+    table = np.asarray(labels).reshape(len(labels), -1)
+    fits = table.dtype.kind in "iuf" and table.shape[1] == columns and bool(np.isfinite(table).all())
+    require(fits, f"The targets of '{file}' must be numbers, {columns} for every sample.")
+    return table.astype(np.float32)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
-from hansa.engines.session import Engine, EngineSession, PhaseContext, choice_of
+from hansa.engines.session import Engine, EngineSession, PhaseContext
 from hansa.engines.threads import BUSY, cores, step_flops, visit_flops
-from hansa.engines.vectorised import Vectorised, usual_path
+from hansa.engines.trainer import ALONE
+from hansa.engines.vectorised import Vectorised
 
 ROUND = 2e10  # operations of a round, about a second of one core, below which starting processes does not pay
 
@@ -29,28 +29,28 @@ class Auto:
         Vectorised(self.device)
 
     def engine(self, context: PhaseContext) -> Engine:
-        """What was chosen."""
+        """Return what was chosen."""
         vectorised = Vectorised(self.device)
-        if usual_path(vectorised, context) != "serial":
+        if vectorised.usual_path(context) != ALONE:
             return vectorised
-        workers = min(cores(), context.chains)
+        workers = min(cores(), context.scale.chains)
         return Processes(workers) if workers > 1 and heavy(context) else Serial()
 
-    def choice(self, context: PhaseContext) -> dict[str, Any]:
-        """How rounds will be carried out."""
-        return choice_of(self.engine(context), context)
+    def choice(self, context: PhaseContext) -> dict[str, object]:
+        """Return how rounds will be carried out."""
+        return self.engine(context).choice(context)
 
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[EngineSession]:
         """Open what was chosen."""
-        with self.engine(context).open(context) as crew:
-            yield crew
+        with self.engine(context).open(context) as session:
+            yield session
 
 
 def heavy(context: PhaseContext) -> bool:
-    """Whether a step keeps a core busy and a round is long; pieces of a script's own cannot reach other processes."""
-    algorithm, task, clients = context.algorithm, context.task, context.federation.clients
+    """Tell whether a step keeps a core busy and a round is long; pieces of a script cannot reach other processes."""
+    algorithm, task, clients = context.algorithm, context.task, context.side.clients
     if step_flops(algorithm, task) < BUSY or "__main__" in (type(algorithm).__module__, type(task.model).__module__):
         return False
-    samples = sum(client.size for client in clients.values()) / len(clients) * context.chains
+    samples = sum(client.size for client in clients.values()) / len(clients) * context.scale.visits
     return samples * visit_flops(algorithm, task) >= ROUND

@@ -11,7 +11,6 @@ import torch
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Array
 from hansa.data.federation import Client
-from hansa.orchestrate.chain import Chain
 from hansa.task import ClientData
 
 BLOCK_BYTES = 64 * 2**20  # of samples held at once; larger blocks are not faster
@@ -27,22 +26,23 @@ class ClientBlocks:
     most: int  # clients of a block
     resident: ClientData | None = None  # all samples, on the device that trains
 
-    def blocks(self, chains: Sequence[Chain]) -> Iterator[list[Chain]]:
-        """Chains of one client in blocks of bounded size; longer chains by themselves."""
-        block: list[Chain] = []
+    def blocks(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """Yield clients in blocks of bounded size."""
+        block: list[str] = []
         held = 0
-        for chain in chains:
-            size = self._size(chain[0]) * self.sample_bytes
-            if block and (len(chain) > 1 or len(block) == self.most or held + size > BLOCK_BYTES):
+        for name, count in zip(names, self.sizes(names), strict=True):
+            size = count * self.sample_bytes
+            if block and (len(block) == self.most or held + size > BLOCK_BYTES):
                 yield block
                 block, held = [], 0
-            if len(chain) > 1:
-                yield [chain]
-            else:
-                block.append(chain)
-                held += size
+            block.append(name)
+            held += size
         if block:
             yield block
+
+    def sizes(self, names: Sequence[str]) -> list[int]:
+        """Return how many training samples each client has."""
+        return [self._size(name) for name in names]
 
     def _size(self, name: str) -> int:
         if isinstance(self.clients, IndexedClients):
@@ -61,7 +61,7 @@ class ClientBlocks:
 
     def parts(self, names: Sequence[str], whole: ClientData) -> list[ClientData]:
         """What is each client's own in the piece that holds their samples."""
-        sizes = [self._size(name) for name in names]
+        sizes = self.sizes(names)
         both = zip(whole.x.split_with_sizes(sizes), whole.y.split_with_sizes(sizes), strict=True)
         return [ClientData(x, y) for x, y in both]
 

@@ -1,34 +1,48 @@
-"""Every client in another process, which holds its data and sees only serialised messages."""
+"""Every client in another process, which holds its data and its states and sees only serialised messages."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
 
+from hansa.engines.lanes import Ahead, visits_before
 from hansa.engines.remote import Gone, Message, Worker
-from hansa.engines.session import FAILURES, PhaseContext, Reply, RoundServer, missed, receive
+from hansa.engines.session import (
+    ClientFailed,
+    Counted,
+    EvaluationRequest,
+    Lane,
+    PhaseContext,
+    Reply,
+    RoundServer,
+    missed,
+    receive,
+)
 from hansa.engines.threads import cores, good
 from hansa.engines.update_sum import UpdateSum
 from hansa.errors import require
 from hansa.io import wire
-from hansa.orchestrate.chain import Chain
-from hansa.payload import Update, join, relay
+from hansa.payload import Update
+from hansa.task import Task
 from hansa.tree import Tree
 
 AHEAD = 2  # visits a process has been handed, so that it never waits for the next
 GLANCE = 0.05  # seconds between two looks at who is late, where there is a deadline
+EVALUATED = 64  # clients a process evaluates at a time
 
 
 @dataclass(frozen=True)
 class Processes:
     """Divides the clients over `workers` processes of one thread each; `auto` is one a core.
 
-    A client's data is sent to a process once, the round's message once a round.
+    A client's samples are sent to a process once, the round's message once a round.  A client's state lives in the
+    process that visited it last; the run keeps a copy it never opens, for the next start or another process.
     """
 
     workers: int | Literal["auto"] = "auto"
@@ -42,126 +56,199 @@ class Processes:
         """How many processes."""
         return cores() if self.workers == "auto" else self.workers
 
-    def choice(self, context: PhaseContext) -> dict[str, Any]:
-        """How visits will be carried out."""
-        return {"path": "processes", "workers": self.count, "threads": 1}
+    def choice(self, context: PhaseContext) -> dict[str, object]:
+        """Return how visits will be carried out."""
+        return {"name": "processes", "workers": self.count, "threads": 1, "device": "cpu"}
 
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[ProcessSession]:
         """Start the processes; they end with the phase."""
-        crew = ProcessSession(context)
+        session = ProcessSession(context=context)
         try:
             for _ in range(self.count):
-                crew.workers.append(Worker(context))
-            yield crew
+                session.workers.append(Worker(context))
+            yield session
         finally:
-            for worker in crew.workers:
+            for worker in session.workers:
                 worker.close()
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far a chain came, and who carries out its visit at hand."""
+@dataclass(slots=True, eq=False)
+class Under(Ahead):
+    """A lane under way, its message as it travels, and who carries out its visit at hand."""
 
-    chain: Chain
-    down: Tree
-    message: Message
+    message: Message = ()
     worker: Worker | None = None
     size: int = 0
-    done: int = 0
-    total: Update | None = None
-
-    @property
-    def client(self) -> str:
-        """Whose turn it is."""
-        return self.chain[self.done]
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSession:
-    """The processes at work.  Only this thread talks to the desk, so stores need no locks."""
+Running = dict[Future[Reply], Under]
 
-    context: PhaseContext
+
+@dataclass
+class ProcessSession(Counted):
+    """The processes at work.  Only this thread talks to the run, so stores need no locks."""
+
+    context: PhaseContext = field(kw_only=True)
     workers: list[Worker] = field(default_factory=list)
+    holder: dict[str, Worker] = field(default_factory=dict)  # by client: the process with its latest state
+    visits: Counter[str] = field(default_factory=Counter)  # of the round at hand, by client
 
-    def round(self, chains: Sequence[Chain], down: Tree, desk: RoundServer) -> Iterator[Update]:
-        """The sum of the chains' uploads in their order; the clients of one chain go one after the other."""
-        message, tally = wire.parts(down), UpdateSum()
-        running: dict[Future[Reply], Progress] = {}
-        ready = deque(Progress(chain, down, message) for chain in chains)
-        order = deque(ready)
+    def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
+        """Yield the sum of the lanes' uploads in their order, those of lines by themselves."""
+        messages = {id(lane.down): wire.parts(lane.down) for lane in lanes}
+        running: Running = {}
+        ready = deque(Under(lane, lane.down, message=messages[id(lane.down)]) for lane in lanes)
+        order, total = deque(ready), UpdateSum()
+        self.visits = visits_before(lanes)
         while order:
-            while ready and len(running) < AHEAD * len(self.workers):
-                state = ready.popleft()
-                running[self._send(state, desk)] = state
+            while len(running) < AHEAD * len(self.workers) and (state := self._next_up(ready)) is not None:
+                running[self._send(state, task.round, server)] = state
             for future in wait(running, self._patience(), FIRST_COMPLETED).done:
-                self._advance(running.pop(future), future, desk, ready)
-            self._stop_late(running, desk, ready)
-            while order and order[0].done == len(order[0].chain):
-                up = order.popleft().total
-                if up is not None:
-                    tally.add(up)
-        if (up := tally.update()) is not None:
-            yield up
+                if future in running:
+                    self._advance(future, running, task, server, ready)
+            self._stop_late(running, server, ready)
+            while order and order[0].ended:
+                ended = order.popleft()
+                if ended.total is not None and ended.lane.line is not None:
+                    yield ended.lane.line, ended.total
+                elif ended.total is not None:
+                    total.add(ended.total)
+        if (up := total.update()) is not None:
+            yield None, up
 
-    def _send(self, state: Progress, desk: RoundServer) -> Future[Reply]:
-        """To the process with least to do; among equals to one that has the client's data."""
-        name = state.client
-        client = self.context.federation.clients[name]
-        worker = min(self.workers, key=lambda worker: (worker.load, name not in worker.sent))
-        data = None if name in worker.sent else client.train
-        worker.sent.add(name)
-        state.worker, state.size = worker, client.size
+    def _next_up(self, ready: deque[Under]) -> Under | None:
+        """Take the first lane whose client need not be visited in another lane before."""
+        for place, state in enumerate(ready):
+            if state.up(self.visits):
+                del ready[place]
+                return state
+        return None
+
+    def _send(self, state: Under, round: int, server: RoundServer) -> Future[Reply]:
+        """Hand a visit to the process with least to do; among equals to one that has the client."""
+        client = state.client
+        worker = min(
+            self.workers, key=lambda one: (one.load, self.holder.get(client) is not one, client not in one.sent)
+        )
+        self._take_in(worker, client)
+        state.worker, state.size = worker, self.context.side.clients[client].size
         worker.load += state.size
-        return worker.submit(desk.visit(name), state.down, state.message, data)
+        self.count("processes")
+        seed = server.seed(client, state.visit)
+        return worker.visit(client, seed, state.down, state.message, round)
 
-    def _advance(self, state: Progress, future: Future[Reply], desk: RoundServer, ready: deque[Progress]) -> None:
-        """Take what came back, and let the chain's next client be visited first."""
+    def _take_in(self, worker: Worker, client: str) -> None:
+        """Make sure that a process has a client's samples and latest states."""
+        worker.take_in(client, states=self.holder.get(client) is not worker)
+        self.holder[client] = worker
+
+    def _advance(
+        self, future: Future[Reply], running: Running, task: Task, server: RoundServer, ready: deque[Under]
+    ) -> None:
+        """Take what came back, and let the lane's next client be visited first."""
+        state, algorithm = running[future], self.context.algorithm
+        error = future.exception()
+        if isinstance(error, Gone) and state.worker is not None:
+            self._lost(state.worker, partial(_died, state.worker), running, server, ready)
+            return
+        del running[future]
         if state.worker is not None:
             state.worker.load -= state.size
-        algorithm = self.context.algorithm
         try:
             reply = future.result()
-            up = receive(algorithm, self.context.task, reply, self.context.deadline)
-        except FAILURES as error:
-            desk.refuse(state.client, error)
+            up = receive(algorithm, task, reply, self.context.deadline)
+        except ClientFailed as failure:
+            self.holder.pop(state.client, None)  # its process may have a state that the run has refused
+            server.refuse(state.client, failure)
         else:
-            desk.take(reply)
-            state.total = up if state.total is None else join(algorithm.uplink, state.total, up)
-            if state.done + 1 < len(state.chain):
-                state.down = relay(algorithm.uplink, state.down, up)
+            server.take(reply)
+            if state.take(algorithm.uplink, up):
                 state.message = wire.parts(state.down)
         self._next(state, ready)
 
-    def _next(self, state: Progress, ready: deque[Progress]) -> None:
-        """On to the chain's next client, which is visited before other chains begin."""
-        state.done += 1
-        if state.done < len(state.chain):
+    def _next(self, state: Under, ready: deque[Under]) -> None:
+        """Go on to the lane's next client, which is visited before other lanes begin."""
+        self.visits[state.client] += 1
+        state.place += 1
+        if not state.ended:
             ready.appendleft(state)
 
     def _patience(self) -> float | None:
-        """Seconds to wait before looking who is late; for ever where nobody minds."""
+        """Return the seconds to wait before looking who is late; None is for ever, where nobody minds."""
         return None if self.context.deadline is None else GLANCE
 
-    def _stop_late(self, running: dict[Future[Reply], Progress], desk: RoundServer, ready: deque[Progress]) -> None:
+    def _stop_late(self, running: Running, server: RoundServer, ready: deque[Under]) -> None:
         """Put a new process in the place of one that takes too long over a visit."""
         deadline = self.context.deadline
-        for place, worker in enumerate(self.workers):
+        for worker in list(self.workers):
             since = worker.since  # another thread may set it at any moment
             taken = 0.0 if since is None else time.monotonic() - since
-            if deadline is None or taken <= deadline:
-                continue
-            self.workers[place] = Worker(self.context)
-            worker.kill()
-            lost = [future for future, state in running.items() if state.worker is worker and unanswered(future)]
-            for future in reversed(lost[1:]):  # it had not begun with these: somebody else will
-                ready.appendleft(running.pop(future))
-            for future in lost[:1]:
-                state = running.pop(future)
-                desk.refuse(state.client, missed(state.client, deadline, taken, "it was stopped after"))
-                self._next(state, ready)
+            late = [state.client for state in running.values() if state.worker is worker]
+            if deadline is not None and taken > deadline and late:
+                why = partial(missed, deadline=deadline, seconds=taken, how="it was stopped after")
+                self._lost(worker, why, running, server, ready)
+
+    def _replace(self, worker: Worker) -> None:
+        """Put a new process in the place of one that ended or must end."""
+        self.workers[self.workers.index(worker)] = Worker(self.context)
+        worker.kill()
+        self.holder = {client: one for client, one in self.holder.items() if one is not worker}
+
+    def _lost(
+        self,
+        worker: Worker,
+        why: Callable[[str], ClientFailed],
+        running: Running,
+        server: RoundServer,
+        ready: deque[Under],
+    ) -> None:
+        """Replace a process; the visit it was at fails, those it had not begun are carried out by others."""
+        self._replace(worker)
+        lost = [future for future, state in running.items() if state.worker is worker and unanswered(future)]
+        for future in reversed(lost[1:]):
+            ready.appendleft(running.pop(future))
+        for future in lost[:1]:
+            state = running.pop(future)
+            server.refuse(state.client, why(state.client))
+            self._next(state, ready)
+
+    def evaluate(self, request: EvaluationRequest) -> Iterator[Tree]:
+        """Yield rows of metrics, made by the processes that hold the clients."""
+        shares: dict[int, list[int]] = {}
+        for place, client in enumerate(request.clients):
+            worker = self.holder.get(client) or self.workers[place % len(self.workers)]
+            self._take_in(worker, client)
+            shares.setdefault(self.workers.index(worker), []).append(place)
+        asked = []
+        for number, places in shares.items():
+            for first in range(0, len(places), EVALUATED):
+                chunk, worker = places[first : first + EVALUATED], self.workers[number]
+                part = replace(request, clients=[request.clients[place] for place in chunk])
+                asked.append((chunk, part, worker, worker.evaluate(part)))
+        for chunk, part, worker, future in asked:
+            for rows in self._rows(part, worker, future):
+                rows["client"] = rows["client"].new_tensor([chunk[row] for row in rows["client"].tolist()])
+                yield rows
+
+    def _rows(self, part: EvaluationRequest, worker: Worker, future: Future[list[Tree]]) -> list[Tree]:
+        """Return rows of metrics; where a process ended meanwhile, another one makes them."""
+        try:
+            return future.result()
+        except Gone:
+            if worker in self.workers:
+                self._replace(worker)
+            another = self.workers[0]
+            for client in part.clients:
+                self._take_in(another, client)
+            return another.evaluate(part).result()
+
+
+def _died(worker: Worker, client: str) -> ClientFailed:
+    code = worker.process.wait()
+    return ClientFailed(f"The process of client '{client}' ended with {code}. It is left out of the round.")
 
 
 def unanswered(future: Future[Reply]) -> bool:
-    """Whether a visit's process ended before it had anything to say."""
-    return future.cancelled() or isinstance(future.exception(), Gone)
+    """Tell whether a visit's process ended before it had anything to say."""
+    return future.cancelled() or not future.done() or isinstance(future.exception(), Gone)

@@ -11,13 +11,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
-from hansa.engines import framing as frames
-from hansa.engines.session import ClientFailed, PhaseContext, Reply, Visit
-from hansa.errors import HansaError
+from hansa.data.federation import has_samples
+from hansa.engines import framing
+from hansa.engines.client_side import ClientSide
+from hansa.engines.session import ClientFailed, EvaluationRequest, PhaseContext, Reply
 from hansa.io import wire
 from hansa.io.codec import piece_to_table
-from hansa.task import ClientData, Task
-from hansa.tree import Tree
+from hansa.metrics.suite import Suite
+from hansa.task import task_to_table
+from hansa.tree import Tree, nest
 
 Message = Sequence[wire.Buffer]
 # A step of training asks for the same memory again and again.  Given back to the system, every page of it costs anew;
@@ -31,23 +33,51 @@ class Gone(RuntimeError):
     """A process ended without an answer."""
 
 
+def sides_of(side: ClientSide) -> list[ClientSide]:
+    """Return the phases that a client's start depends on, the first one first."""
+    found = [side]
+    while found[0].individual_start and found[0].before is not None:
+        found.insert(0, found[0].before)
+    return found
+
+
+def describe(side: ClientSide) -> dict[str, Any]:
+    """Return one phase as JSON; its leaves travel beside it."""
+    return {
+        "algorithm": piece_to_table("algorithm", side.algorithm),
+        "task": task_to_table(side.task),
+        "seed": side.seed,
+        "place": side.place,
+    }
+
+
+def describe_suite(suite: Suite) -> dict[str, Any]:
+    """Return the metrics of a run as JSON."""
+    return {
+        "metrics": [piece_to_table("metric", metric) for metric in suite.metrics],
+        "tables": [piece_to_table("metric", table) for table in suite.tables],
+        "headline": suite.metrics.index(suite.headline),
+    }
+
+
 class Worker:
     """One process, a thread that writes to it and one that reads: neither side ever waits for the other to read."""
 
     def __init__(self, context: PhaseContext):
-        self.context = context
-        self.sent: set[str] = set()
-        self.told: Tree | None = None  # the message it works with
+        self.context, self.sides = context, sides_of(context.side)
+        self.sent: set[str] = set()  # clients whose samples it holds
+        self.told: tuple[Tree | None, int] = None, 0  # the message it works with, kept so that no other is taken for it
         self.load = 0  # samples of the visits it has been handed
         self.since: float | None = None  # when it began the visit at hand
         command = [sys.executable, "-m", "hansa.engines.worker"]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**KEEP_MEMORY, **os.environ})
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
-        frames.widen(self.requests, self.replies)
+        framing.widen(self.requests, self.replies)
         self.writer, self.reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        head = {**describe(context.task), "algorithm": piece_to_table("algorithm", context.algorithm)}
-        self.writer.submit(frames.write, self.requests, head, [wire.parts(context.task.start)])
+        head = {"sides": [describe(side) for side in self.sides], **describe_suite(context.suite)}
+        leaves = [wire.parts(nest("start", one.task.start) | nest("served", one.served or {})) for one in self.sides]
+        self.writer.submit(framing.write, self.requests, head, leaves)
 
     def close(self) -> None:
         """Let it end by itself, once it has answered what it was asked."""
@@ -63,48 +93,65 @@ class Worker:
         self.process.kill()
         self.close()
 
-    def submit(self, visit: Visit, down: Tree, message: Message, data: ClientData | None) -> Future[Reply]:
-        """Carry out a visit; `data` only the first time, and `down` only when it is another than last time."""
-        message_once = message if self.told is not down else None
-        self.told = down
-        self.writer.submit(self._write, visit, message_once, data)
-        return self.reader.submit(self._read, visit.client, sum(map(len, message)) if down else 0)
+    def take_in(self, client: str, *, states: bool) -> None:
+        """Hand over a client's samples, if the process lacks them, and its states, if another one has later ones."""
+        new = client not in self.sent
+        if not new and not states:
+            return
+        self.sent.add(client)
+        found = [side.stored(client) for side in self.sides]
+        splits = self._splits(client) if new else {}
+        leaves = {
+            f"{name}.{key}": leaf for name, data in splits.items() for key, leaf in (("x", data.x), ("y", data.y))
+        }
+        head = {
+            "kind": "client",
+            "client": client,
+            "splits": list(splits),
+            "states": [one is not None for one in found],
+        }
+        messages = [wire.parts(leaves), *(wire.parts(one) for one in found if one is not None)]
+        self.writer.submit(framing.write, self.requests, head, messages)
 
-    def _write(self, visit: Visit, message: Message | None, data: ClientData | None) -> None:
-        client = visit.client
-        if data is not None:
-            frames.write(self.requests, {"kind": "data", "client": client}, [wire.parts({"x": data.x, "y": data.y})])
-        if message is not None:
-            frames.write(self.requests, {"kind": "down"}, [message])
-        head = {"kind": "visit", "client": client, "seed": visit.seed, "known": visit.state is not None}
-        frames.write(self.requests, head, [wire.parts(visit.state or {}), wire.parts(visit.start)])
+    def _splits(self, client: str) -> dict[str, Any]:
+        held = self.context.side.clients[client]
+        names = ["train", *(name for name in ("test", "validation") if has_samples(held, name))]
+        return {name: getattr(held, name) for name in names}
 
-    def _read(self, client: str, bytes_down: int) -> Reply:
-        """What a visit gave; the process first says that it begins."""
-        try:
-            frames.read(self.replies)
-            self.since = time.monotonic()
-            head, messages = frames.read(self.replies)
-            self.since = None
-        except EOFError as error:
-            raise Gone(f"The process of client '{client}' ended with {self.process.wait()}.") from error
-        if "error" in head:
-            raise (HansaError if head["bad_input"] else ClientFailed)(head["error"])
+    def visit(self, client: str, seed: int, down: Tree, message: Message, round: int) -> Future[Reply]:
+        """Carry out a visit; the message travels only when it is another than last time."""
+        if self.told[0] is not down or self.told[1] != round:
+            self.told = down, round
+            self.writer.submit(framing.write, self.requests, {"kind": "down", "round": round}, [message])
+        head = {"kind": "visit", "client": client, "seed": seed}
+        self.writer.submit(framing.write, self.requests, head, [])
+        return self.reader.submit(self._reply, client, sum(map(len, message)) if down else 0)
+
+    def evaluate(self, request: EvaluationRequest) -> Future[list[Tree]]:
+        """Make rows of metrics for some clients."""
+        head = {"kind": "evaluate", "clients": list(request.clients), "split": request.split, "start": request.start}
+        public = [] if request.public is None else [wire.parts({"x": request.public.x, "y": request.public.y})]
+        messages = [wire.parts(request.served), *public]
+        self.writer.submit(framing.write, self.requests, {**head, "public": bool(public)}, messages)
+        return self.reader.submit(lambda: [wire.unpack(part)[0] for part in self._answer(request.clients[0])[1]])
+
+    def _reply(self, client: str, bytes_down: int) -> Reply:
+        """Return what a visit gave."""
+        head, messages = self._answer(client)
         upload, numbers = wire.unpack(messages[0])
         state, _ = wire.unpack(messages[1])
         bytes_up = len(messages[0]) if upload else 0
         return Reply(client, upload, numbers, state, bytes_down, bytes_up, head["seconds"])
 
-
-def describe(task: Task) -> dict[str, Any]:
-    """A task as JSON; its starting leaves travel beside it."""
-    return {
-        "model": piece_to_table("model", task.model),
-        "input_shape": task.input_shape,
-        "num_classes": task.num_classes,
-        "population": task.population,
-        "seed": task.seed,
-        "temperature": task.temperature,
-        "integers": task.integers,
-        "local_labels": task.local_labels,
-    }
+    def _answer(self, client: str) -> framing.Frame:
+        """Return an answer; the process first says that it begins."""
+        try:
+            framing.read(self.replies)
+            self.since = time.monotonic()
+            head, messages = framing.read(self.replies)
+            self.since = None
+        except EOFError as error:
+            raise Gone(f"The process of client '{client}' ended with {self.process.wait()}.") from error
+        if "error" in head:
+            raise ClientFailed(head["error"])
+        return head, messages

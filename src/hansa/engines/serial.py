@@ -4,20 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from hansa.engines.session import FAILURES, PhaseContext, RoundServer, follow, perform, receive
+from hansa.engines.evaluation import rows_of_clients
+from hansa.engines.session import (
+    ClientFailed,
+    Counted,
+    EvaluationRequest,
+    Lane,
+    PhaseContext,
+    RoundServer,
+    follow,
+    perform,
+    receive,
+)
 from hansa.engines.threads import Threads, good, on_threads, threads_for
 from hansa.errors import require
-from hansa.orchestrate.chain import Chain
 from hansa.payload import Update
+from hansa.task import Task
 from hansa.tree import Tree
 
 
 @dataclass(frozen=True)
 class Serial:
-    """Visits clients one by one on `threads` threads; `auto` is one for small models, which two would slow down."""
+    """Visits clients one by one on `threads` threads; `auto` is one for small models, which two would slow down.
+
+    Every visit is a call of the algorithm's `client_step`: the engine to step through an algorithm with.
+    """
 
     threads: Threads = "auto"
 
@@ -25,42 +38,48 @@ class Serial:
         says = "The 'threads' of the serial engine must be 'auto' or a whole number ≥ 1"
         require(good(self.threads), f"{says}. Got {self.threads}.")
 
-    def choice(self, context: PhaseContext) -> dict[str, Any]:
-        """How visits will be carried out."""
-        return {"path": "serial", "threads": threads_for(self.threads, context.algorithm, context.task)}
+    def choice(self, context: PhaseContext) -> dict[str, object]:
+        """Return how visits will be carried out."""
+        threads = threads_for(self.threads, context.algorithm, context.task)
+        return {"name": "serial", "threads": threads, "device": "cpu"}
 
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[SerialSession]:
-        """Nothing to start: only torch's threads are set, and set back at the end."""
+        """Set torch's threads, and set them back at the end."""
         with on_threads(threads_for(self.threads, context.algorithm, context.task)):
-            yield SerialSession(context)
+            yield SerialSession(context=context)
 
 
-@dataclass(frozen=True, slots=True)
-class SerialSession:
+@dataclass
+class SerialSession(Counted):
     """The serial engine at work."""
 
-    context: PhaseContext
+    context: PhaseContext = field(kw_only=True)
 
-    def round(self, chains: Sequence[Chain], down: Tree, desk: RoundServer) -> Iterator[Update]:
-        """Each chain's upload, as soon as it is there."""
-        for chain in chains:
-            up = self.one(chain, down, desk)
+    def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
+        """Yield each lane's upload, as soon as it is there."""
+        for lane in lanes:
+            up = self.one(task, lane, server)
             if up is not None:
-                yield up
+                yield lane.line, up
 
-    def one(self, chain: Chain, down: Tree, desk: RoundServer) -> Update | None:
-        """One chain's upload, if anything came of it."""
-        algorithm, task, clients = self.context.algorithm, self.context.task, self.context.federation.clients
+    def one(self, task: Task, lane: Lane, server: RoundServer) -> Update | None:
+        """Return one lane's upload, if anything came of it."""
+        context = self.context
 
-        def call(client: str, message: Tree) -> Update | None:
+        def call(client: str, visit: int, down: Tree) -> Update | None:
+            self.count("serial")
             try:
-                reply = perform(algorithm, task, clients[client].train, desk.visit(client), message)
-                up = receive(algorithm, task, reply, self.context.deadline)
-            except FAILURES as error:
-                desk.refuse(client, error)
+                reply = perform(context.side, task, client, server.seed(client, visit), down)
+                up = receive(context.algorithm, task, reply, context.deadline)
+            except ClientFailed as error:
+                server.refuse(client, error)
                 return None
-            desk.take(reply)
+            server.take(reply)
             return up
 
-        return follow(algorithm, chain, down, call)
+        return follow(context.algorithm, lane, call)
+
+    def evaluate(self, request: EvaluationRequest) -> Iterator[Tree]:
+        """Yield rows of metrics."""
+        yield from rows_of_clients(self.context.side, request)

@@ -1,20 +1,26 @@
-"""One visit: what a client is handed, what it does, and what it hands back.  The same in every engine."""
+"""What engines and the run say to each other: lanes of clients to visit, replies, and evaluations.
+
+An engine carries out the client's side of a phase, wherever the data is: visits (`round`) and evaluations (`evaluate`).
+The server's side is the run's: it says what a visit draws from, takes what came back, and notes who failed.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from hansa.contract import Algorithm
-from hansa.data.federation import Federation
-from hansa.errors import HansaError
+from hansa.data.dataset import Array
+from hansa.engines.client_side import ClientSide
+from hansa.errors import HansaError, StoreFault
 from hansa.io import wire
-from hansa.orchestrate.chain import Chain
+from hansa.metrics.suite import Suite, default_suite
+from hansa.orchestrate.planner import Chain, Scale
 from hansa.payload import Update, join, relay, set_apart
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
@@ -23,18 +29,22 @@ NUMBERS = ("weight", "count", "flops")  # what travels beside an upload's leaves
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """What the client has of its own: its state (None before its first visit), carried-over leaves, and a seed."""
+class Lane:
+    """A chain of clients to visit one after the other, the message its first client receives, and where it goes.
 
-    client: str
-    state: Tree | None
-    start: Tree
-    seed: int
+    `visits` counts, for every client of the chain, how often it was visited in this round before.  The upload of a
+    lane with a `line` is given back by itself, others may be added up.
+    """
+
+    chain: Chain
+    visits: Sequence[int]
+    down: Tree
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What comes back: the upload as it travels, and the client's next state, which stays with the client."""
+    """What comes back from a visit: the upload as it travels, and the client's next state, which stays with it."""
 
     client: str
     upload: Tree
@@ -45,70 +55,22 @@ class Reply:
     seconds: float
 
 
-class ClientFailed(Exception):
-    """A client's step broke; the message names the client, and the cause is chained."""
-
-
-FAILURES = (HansaError, ClientFailed)  # what a client can do wrong without ending the round
-
-
 @dataclass(frozen=True, slots=True)
-class PhaseContext:
-    """What a phase's visits have in common."""
+class CohortReply:
+    """What comes back from many clients that have no state and whose single uploads nobody looks at."""
 
-    algorithm: Algorithm
-    task: Task
-    federation: Federation
-    chains: int = 1  # of its first round
-    together: bool = True  # nobody looks at single uploads, and all clients see the task alike
-    deadline: float | None = None  # seconds a client may take for one visit
+    clients: Sequence[str]
+    bytes_down: int
+    bytes_up: int | Array  # the same for all, or of each
+    flops: Array
 
 
-class RoundServer(Protocol):
-    """The run's side of a round: it knows what a client has of its own, and takes back what a visit gave."""
-
-    def visit(self, client: str) -> Visit:
-        """Before a visit."""
-        ...
-
-    def seed(self, client: str) -> int:
-        """What a client's visit of this round draws from; all there is of a visit to a client without state."""
-        ...
-
-    def take(self, reply: Reply) -> None:
-        """After a visit."""
-        ...
-
-    def refuse(self, client: str, error: Exception) -> None:
-        """After a visit that failed, or an upload that cannot be used: the round goes on without the client."""
-        ...
-
-
-class EngineSession(Protocol):
-    """An engine at work on one phase."""
-
-    def round(self, chains: Sequence[Chain], down: Tree, desk: RoundServer) -> Iterator[Update]:
-        """The chains' uploads in their order: one each, or one sum for several that follow each other."""
-        ...
-
-
-class Engine(Protocol):
-    """A piece that carries out visits.  One that chooses how says so in a method `choice`, see `choice_of`."""
-
-    def open(self, context: PhaseContext) -> AbstractContextManager[EngineSession]:
-        """Get ready for a phase."""
-        ...
-
-
-def choice_of(engine: Engine, context: PhaseContext) -> dict[str, Any]:
-    """How an engine will carry out the visits of a phase, for the record."""
-    choice = getattr(engine, "choice", None)
-    found: dict[str, Any] = choice(context) if choice else {"path": type(engine).__name__.lower()}
-    return found
+class ClientFailed(Exception):
+    """A client could not be used; the message names it and says why.  The round goes on without it."""
 
 
 class client_errors:
-    """Around what a client does: an error inside says whose it was."""
+    """Turns whatever goes wrong inside into a failure of the client; faults of the store are never a client's."""
 
     __slots__ = ("client",)
 
@@ -119,55 +81,158 @@ class client_errors:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (StoreFault, ClientFailed, StopIteration)) or not isinstance(error, Exception):
+            return
         if isinstance(error, HansaError):
-            raise HansaError(f"Client '{self.client}': {error}") from error
-        if isinstance(error, Exception):
-            raise ClientFailed(f"Client '{self.client}' failed: {type(error).__name__}: {error}") from error
+            raise ClientFailed(f"Client '{self.client}': {error}") from error
+        raise ClientFailed(f"Client '{self.client}' failed: {type(error).__name__}: {error}") from error
 
 
-def perform(algorithm: Algorithm, task: Task, data: ClientData, visit: Visit, down: Tree) -> Reply:
-    """The client's side of a visit."""
+@dataclass(frozen=True, eq=False)
+class PhaseContext:
+    """What an engine must know of a phase."""
+
+    algorithm: Algorithm
+    task: Task
+    side: ClientSide
+    scale: Scale = Scale()
+    looked_at: bool = False  # whether the server keeps or fingerprints single uploads
+    deadline: float | None = None  # seconds a client may take for one visit
+    metrics: Suite | None = None  # by which clients evaluate; None: what suits the targets
+
+    @property
+    def suite(self) -> Suite:
+        """The metrics by which clients evaluate what they deploy."""
+        return self.metrics or default_suite(self.task.real)
+
+    @property
+    def alike(self) -> bool:
+        """Whether nobody looks at single uploads, and all clients see the task as the server does."""
+        return not self.looked_at and not self.side.individual_start and not self.task.local_labels
+
+
+class RoundServer(Protocol):
+    """The server's side of a round."""
+
+    def seed(self, client: str, visit: int) -> int:
+        """Return what a client's visit of this round draws from."""
+        ...
+
+    def seeds(self, clients: Sequence[str]) -> list[int]:
+        """Return the seeds of many clients' first visits."""
+        ...
+
+    def take(self, reply: Reply) -> None:
+        """Store the client's next state, and charge the visit."""
+        ...
+
+    def take_cohort(self, reply: CohortReply) -> None:
+        """Charge many visits at once."""
+        ...
+
+    def refuse(self, client: str, error: Exception) -> None:
+        """Note that the round goes on without a client."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationRequest:
+    """Which clients evaluate what they deploy, on which of their samples, by which metrics."""
+
+    clients: Sequence[str]
+    served: Tree  # what the server sends so that a client can deploy
+    suite: Suite
+    split: str = "test"  # or validation
+    public: ClientData | None = None  # a test set of all classes, for accuracies inside and outside a client's own
+    start: bool = False  # what clients start the phase from, instead of what they deploy
+
+
+class EngineSession(Protocol):
+    """An engine at work on one phase."""
+
+    @property
+    def paths(self) -> Mapping[str, int]:
+        """Turns of training and visits without any so far, by how they were carried out."""
+        ...
+
+    def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
+        """Carry out a round on the task as it is now: yield uploads by line; without a line, sums of some lanes."""
+        ...
+
+    def evaluate(self, request: EvaluationRequest) -> Iterator[Tree]:
+        """Yield rows of metrics, with the clients' places among those asked in a column `client`."""
+        ...
+
+
+class Engine(Protocol):
+    """A piece that carries out visits and evaluations."""
+
+    def open(self, context: PhaseContext) -> AbstractContextManager[EngineSession]:
+        """Get ready for a phase."""
+        ...
+
+    def choice(self, context: PhaseContext) -> dict[str, object]:
+        """Return how the phase will be carried out, as far as that is settled before it begins."""
+        ...
+
+
+def perform(side: ClientSide, task: Task, client: str, seed: int, down: Tree) -> Reply:
+    """Carry out a visit by itself, where the data is."""
     began = time.perf_counter()
-    with client_errors(visit.client):
-        own = task.view(data, visit.start)
-        state = algorithm.client_init(own, data) if visit.state is None else visit.state
-        up, state = algorithm.client_step(own, down, state, data, torch.Generator().manual_seed(visit.seed))
+    algorithm = side.algorithm
+    state = side.stored(client)
+    with client_errors(client):
+        data = side.clients[client].train
+        view = side.view(client, data, task)
+        state = algorithm.client_init(view, data) if state is None else state
+        up, state = algorithm.client_step(view, down, state, data, torch.Generator().manual_seed(seed))
         upload = algorithm.encode(up.sums)
-    return reply_with(visit.client, up, upload, state, wire.cost(down), time.perf_counter() - began)
+    return reply_with(client, up, upload, state, wire.cost(down), time.perf_counter() - began)
 
 
 def reply_with(client: str, up: Update, upload: Tree, state: Tree, bytes_down: int, seconds: float) -> Reply:
-    """What comes back from a visit, with the bytes both messages take."""
+    """Return what comes back from a visit, with the bytes both messages take."""
     numbers = {"weight": float(up.weight), "count": float(up.count), "flops": float(up.flops)}
     return Reply(client, upload, numbers, state, bytes_down, wire.cost(upload, NUMBERS), seconds)
 
 
-def missed(client: str, deadline: float, seconds: float, how: str = "its visit took") -> HansaError:
-    """Why a client is left out that was too slow."""
-    return HansaError(f"Client '{client}' missed the deadline of {deadline:g} s: {how} {seconds:.1f} s.")
+def missed(client: str, deadline: float, seconds: float, how: str = "its visit took") -> ClientFailed:
+    """Return why a client is left out that was too slow."""
+    return ClientFailed(f"Client '{client}' missed the deadline of {deadline:g} s: {how} {seconds:.1f} s.")
 
 
 def receive(algorithm: Algorithm, task: Task, reply: Reply, deadline: float | None = None) -> Update:
-    """The server's side of a visit; one that came too late is refused."""
+    """Return an upload as the server adds it up; one that came too late is refused."""
     numbers = reply.numbers
     if deadline is not None and reply.seconds > deadline:
         raise missed(reply.client, deadline, reply.seconds)
     with client_errors(reply.client):
         sums = algorithm.decode(task, reply.upload)
-    up = Update(sums, numbers["weight"], int(numbers["count"]), numbers["flops"])
-    return set_apart(algorithm.uplink, reply.client, up)
+        up = Update(sums, numbers["weight"], int(numbers["count"]), numbers["flops"])
+        return set_apart(algorithm.uplink, reply.client, up)
 
 
-def follow(algorithm: Algorithm, chain: Chain, down: Tree, call: Callable[[str, Tree], Update | None]) -> Update | None:
-    """A chain of one is an ordinary client; in a longer one each client continues where the last one stopped.
+def follow(algorithm: Algorithm, lane: Lane, call: Callable[[str, int, Tree], Update | None]) -> Update | None:
+    """Visit the clients of a lane one after the other; each continues where the last one stopped.
 
-    A client that fails is left out of its chain; a chain of which nothing is left uploads nothing.
+    A client that fails is left out of its chain; a chain of which nobody answers uploads nothing.
     """
-    total: Update | None = None
-    for place, client in enumerate(chain):
-        up = call(client, down)
+    total, down = None, lane.down
+    for place, (client, visit) in enumerate(zip(lane.chain, lane.visits, strict=True)):
+        up = call(client, visit, down)
         if up is None:
             continue
         total = up if total is None else join(algorithm.uplink, total, up)
-        down = relay(algorithm.uplink, down, up) if place + 1 < len(chain) else down
+        down = relay(algorithm.uplink, down, up) if place + 1 < len(lane.chain) else down
     return total
+
+
+@dataclass
+class Counted:
+    """Counts turns of training, and visits without any, by how they were carried out."""
+
+    paths: dict[str, int] = field(default_factory=dict)
+
+    def count(self, path: str, turns: int = 1) -> None:
+        """Add some turns."""
+        self.paths[path] = self.paths.get(path, 0) + turns

@@ -11,7 +11,7 @@ import torch
 
 from hansa.contract import Algorithm
 from hansa.task import Task
-from hansa.training.visits import TrainsLocally
+from hansa.training.wrappers import training_of
 
 Threads = int | Literal["auto"]
 BUSY = 2e8  # operations of one step that keep several cores busy; below, waking them costs more than they do
@@ -24,18 +24,16 @@ def cores() -> int:
 
 def visit_flops(algorithm: Algorithm, task: Task) -> float:
     """Operations of a visit for each sample of the client."""
-    algorithm = algorithm.client_side
-    if isinstance(algorithm, TrainsLocally):
-        return algorithm.training.epochs * algorithm.training.flops(task)
-    return task.features_flops + task.head_flops
+    training = training_of(algorithm)
+    return task.features_flops + task.head_flops if training is None else training.epochs * training.flops(task)
 
 
 def step_flops(algorithm: Algorithm, task: Task) -> float:
     """Operations of one step of a client's training; of one pass over a usual batch where nothing trains."""
-    algorithm = algorithm.client_side
-    if isinstance(algorithm, TrainsLocally):
-        return algorithm.training.batch_size * algorithm.training.flops(task)
-    return 32 * (task.features_flops + task.head_flops)
+    training = training_of(algorithm)
+    if training is None:
+        return 32 * (task.features_flops + task.head_flops)
+    return training.batch_size * training.flops(task)
 
 
 def threads_for(threads: Threads, algorithm: Algorithm, task: Task) -> int:

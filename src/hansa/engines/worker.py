@@ -1,72 +1,145 @@
-"""A process of its own for some clients: it holds their data and sees only messages.  Started by `Processes`."""
+"""The far side of the process engine: holds clients, their data and their states, and sees only messages."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 import torch
 
-from hansa.contract import Algorithm
-from hansa.engines import framing as frames
-from hansa.engines.session import Visit, perform
-from hansa.errors import HansaError
+from hansa.engines import framing
+from hansa.engines.client_side import ClientSide
+from hansa.engines.evaluation import rows_of_clients
+from hansa.engines.session import ClientFailed, EvaluationRequest, client_errors, perform
 from hansa.io import wire
 from hansa.io.codec import piece_from_table
-from hansa.task import ClientData, Task
-from hansa.tree import Tree
+from hansa.metrics.suite import Suite
+from hansa.task import ClientData, Task, task_from_table
+from hansa.tree import Tree, pick
 
 Answer = tuple[dict[str, Any], list[list[wire.Buffer]]]
 
 
-def read_task(head: dict[str, Any], start: Tree) -> Task:
-    """The task a server described."""
-    return Task(
-        model=piece_from_table("model", head["model"]),
-        input_shape=tuple(head["input_shape"]),
-        num_classes=head["num_classes"],
-        population=head["population"],
-        seed=head["seed"],
-        start=start,
-        temperature=head["temperature"],
-        integers=head["integers"],
-        local_labels=head["local_labels"],
-    )
+@dataclass
+class LocalClient:
+    """One client: its samples, and its state in every phase it has been visited in."""
+
+    splits: dict[str, ClientData]
+    states: list[Tree | None] = field(default_factory=list)
+
+    @property
+    def train(self) -> ClientData:
+        """Samples it learns from."""
+        return self.splits["train"]
+
+    @property
+    def test(self) -> ClientData | None:
+        """Samples its model is evaluated on."""
+        return self.splits.get("test")
+
+    @property
+    def validation(self) -> ClientData | None:
+        """Samples to choose its model by."""
+        return self.splits.get("validation")
+
+    @property
+    def size(self) -> int:
+        """Training samples."""
+        return len(self.train)
 
 
-def answer(
-    algorithm: Algorithm, task: Task, data: ClientData, down: Tree, head: dict[str, Any], messages: list[memoryview]
-) -> Answer:
-    """One visit, from messages to messages."""
-    try:
-        state, start = (wire.unpack(message)[0] for message in messages)
-        visit = Visit(head["client"], state if head["known"] else None, start, head["seed"])
-        reply = perform(algorithm, task, data, visit, down)
-    except Exception as error:
-        return {"error": str(error), "bad_input": isinstance(error, HansaError)}, []
-    return {"seconds": reply.seconds}, [wire.parts(reply.upload, reply.numbers), wire.parts(reply.state)]
+class Worker:
+    """Clients of one phase, and what they were told."""
+
+    def __init__(self, head: dict[str, Any], messages: list[memoryview]):
+        self.clients: dict[str, LocalClient] = {}
+        self.side = self._sides(head["sides"], [wire.unpack(message)[0] for message in messages])
+        self.depth = len(head["sides"]) - 1
+        self.down: Tree = {}
+        self.task: Task = self.side.task
+        metrics = tuple(piece_from_table("metric", table) for table in head["metrics"])
+        tables = tuple(piece_from_table("metric", table) for table in head["tables"])
+        self.suite = Suite(metrics, tables, metrics[head["headline"]])
+
+    def _sides(self, heads: list[dict[str, Any]], trees: list[Tree]) -> ClientSide:
+        """Return the client's side of the last phase, on top of those before it."""
+        side: ClientSide | None = None
+        for depth, (head, tree) in enumerate(zip(heads, trees, strict=True)):
+            task = task_from_table(head["task"], pick("start", tree))
+            algorithm = piece_from_table("algorithm", head["algorithm"])
+            side = ClientSide(
+                algorithm,
+                task,
+                self.clients,
+                self._states(depth),
+                head["seed"],
+                head["place"],
+                side,
+                pick("served", tree),
+            )
+        assert side is not None
+        return side
+
+    def _states(self, depth: int) -> Any:
+        return lambda client: self.clients[client].states[depth]
+
+    def handle(self, head: dict[str, Any], messages: list[memoryview]) -> Answer | None:
+        """Carry out one request; what only tells something has no answer."""
+        trees = [wire.unpack(message)[0] for message in messages]
+        if head["kind"] == "client":
+            self._client(head, trees)
+        elif head["kind"] == "down":
+            self.down, self.task = trees[0], replace(self.side.task, round=head["round"])
+        elif head["kind"] == "evaluate":
+            return self._evaluate(head, trees)
+        else:
+            return self._visit(head)
+        return None
+
+    def _client(self, head: dict[str, Any], trees: list[Tree]) -> None:
+        """Take in a client: its samples the first time, and its states as the server has them."""
+        if head["splits"]:
+            data = {name: ClientData(*(pick(name, trees[0])[key] for key in ("x", "y"))) for name in head["splits"]}
+            self.clients[head["client"]] = LocalClient(data)
+        states = iter(trees[1:])
+        self.clients[head["client"]].states = [next(states) if known else None for known in head["states"]]
+
+    def _visit(self, head: dict[str, Any]) -> Answer:
+        client = head["client"]
+        try:
+            reply = perform(self.side, self.task, client, head["seed"], self.down)
+        except ClientFailed as error:
+            return {"error": str(error)}, []
+        if reply.state:
+            self.clients[client].states[self.depth] = reply.state
+        return {"seconds": reply.seconds}, [wire.parts(reply.upload, reply.numbers), wire.parts(reply.state)]
+
+    def _evaluate(self, head: dict[str, Any], trees: list[Tree]) -> Answer:
+        public = ClientData(trees[1]["x"], trees[1]["y"]) if head["public"] else None
+        request = EvaluationRequest(head["clients"], trees[0], self.suite, head["split"], public, head["start"])
+        try:
+            with client_errors(head["clients"][0]):
+                rows = list(rows_of_clients(self.side, request))
+        except ClientFailed as error:
+            return {"error": str(error)}, []
+        return {}, [wire.parts(part) for part in rows]
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer frames until the other side closes."""
-    head, (start,) = frames.read(requests)
-    task, algorithm = read_task(head, wire.unpack(start)[0]), piece_from_table("algorithm", head["algorithm"])
-    held: dict[str, ClientData] = {}
-    down: Tree = {}
+    worker = Worker(*framing.read(requests))
     while True:
         try:
-            head, messages = frames.read(requests)
+            head, messages = framing.read(requests)
         except EOFError:
             return
-        if head["kind"] == "data":
-            tree, _ = wire.unpack(messages[0])
-            held[head["client"]] = ClientData(tree["x"], tree["y"])
-        elif head["kind"] == "down":
-            down, _ = wire.unpack(messages[0])
-        else:
-            frames.write(replies, {"kind": "begun"}, [])  # from here on a deadline counts
-            frames.write(replies, *answer(algorithm, task, held[head["client"]], down, head, messages))
+        if head["kind"] in ("visit", "evaluate"):
+            framing.write(replies, {"kind": "begun"}, [])  # from here on a deadline counts
+        answer = worker.handle(head, messages)
+        if answer is not None:
+            framing.write(replies, *answer)
 
 
 if __name__ == "__main__":

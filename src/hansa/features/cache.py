@@ -14,7 +14,8 @@ from pathlib import Path
 
 from hansa.errors import HansaError
 from hansa.features.lock import exclusive
-from hansa.io.cache import Array, read_array, write_array, write_whole
+from hansa.io.cache import Array, read_array, write_array
+from hansa.io.files import write_whole
 
 CHUNK = 1024  # samples a file
 
@@ -44,7 +45,7 @@ class FeatureCache:
     def write_flops(self, flops: float) -> None:
         """Keep what one sample cost to extract."""
         with self._writable():
-            write_whole(self.folder / "cost.json", json.dumps({"flops_per_sample": flops}).encode())
+            write_whole(self.folder / "cost.json", json.dumps({"flops_per_sample": flops}))
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -86,6 +86,7 @@ def extract_features(
 ) -> Extracted:
     """The same data set with every sample replaced by its frozen features; `progress(done, total)` follows it."""
     require(batch_size >= 1, f"The batch size of an extraction must be at least 1. Got {batch_size}.")
+    require(data.rule is None, "A table has no features before it is scaled; extract them in a plan, by data.features.")
     began = time.perf_counter()
     parts = [data.train] if data.test is None else [data.train, data.test]
     work = _Work(extractor, batch_size, sum(map(len, parts)), progress)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 import safetensors
 import safetensors.numpy
+
+from hansa.io.files import write_whole
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -64,13 +65,3 @@ def read_array(file: Path, name: str) -> Array | None:
 def write_array(file: Path, name: str, array: Array) -> None:
     """Keep an array, all or nothing."""
     write_whole(file, safetensors.numpy.save({name: array}, metadata={"digest": digest_array(array)}))
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Write to a temporary name and rename, so that whatever is there is whole."""
-    temporary = file.with_name(f"{file.name}.{uuid.uuid4().hex}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)

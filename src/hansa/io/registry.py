@@ -87,6 +87,17 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "fedsim": "hansa.algorithms.fedsim:FedSim",
         "fedalt": "hansa.algorithms.fedalt:FedAlt",
     },
+    "objective": {
+        "cross-entropy": "hansa.training.objectives:CrossEntropy",
+        "squared-error": "hansa.training.objectives:SquaredError",
+        "absolute-error": "hansa.training.objectives:AbsoluteError",
+    },
+    "schedule": {
+        "constant": "hansa.training.schedules:Constant",
+        "exponential": "hansa.training.schedules:Exponential",
+        "steps": "hansa.training.schedules:Steps",
+        "cosine": "hansa.training.schedules:Cosine",
+    },
     "optimiser": {
         "sgd": "hansa.server.optimisers:SGD",
         "adam": "hansa.server.optimisers:Adam",
@@ -109,6 +120,20 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "vectorised": "hansa.engines.vectorised:Vectorised",
         "serial": "hansa.engines.serial:Serial",
         "processes": "hansa.engines.processes:Processes",
+    },
+    "metric": {
+        "accuracy": "hansa.metrics.pieces:Accuracy",
+        "balanced-accuracy": "hansa.metrics.pieces:BalancedAccuracy",
+        "f1": "hansa.metrics.pieces:F1",
+        "auc": "hansa.metrics.pieces:AUC",
+        "brier": "hansa.metrics.pieces:Brier",
+        "ece": "hansa.metrics.pieces:CalibrationError",
+        "rmse": "hansa.metrics.pieces:RMSE",
+        "mae": "hansa.metrics.pieces:MAE",
+        "r2": "hansa.metrics.pieces:R2",
+        "loss": "hansa.metrics.pieces:Loss",
+        "confusion": "hansa.metrics.pieces:Confusion",
+        "f1-per-class": "hansa.metrics.pieces:F1PerClass",
     },
     "tracker": {
         "tensorboard": "hansa.results.tracking:TensorBoard",

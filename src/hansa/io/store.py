@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hansa.errors import HansaError, require
+from hansa.errors import HansaError, StoreFault, require
 from hansa.io import wire
 from hansa.tree import Tree
 
@@ -57,6 +57,10 @@ class Store(Protocol):
         """The clients that have a tree of this name."""
         ...
 
+    def copy(self, name: str, to: str) -> None:
+        """Put every client's tree of one name under another name too, in place of what was there."""
+        ...
+
     def commit(self, progress: Progress) -> None:
         """Make everything put so far permanent, with a note of how far the run came."""
         ...
@@ -88,6 +92,12 @@ class MemoryStore:
     def clients(self, name: str) -> Iterator[str]:
         """The clients that have a tree of this name."""
         return (client for known, client in self._trees if known == name and client)
+
+    def copy(self, name: str, to: str) -> None:
+        """Put every client's tree of one name under another name too, in place of what was there."""
+        kept = {key: tree for key, tree in self._trees.items() if key[0] != to or not key[1]}
+        kept.update({(to, client): tree for (known, client), tree in kept.items() if known == name and client})
+        self._trees = kept
 
     def commit(self, progress: Progress) -> None:
         """Note how far the run came."""
@@ -123,8 +133,8 @@ class DiskStore:
                 ) from error
             raise self._broken(error) from error
 
-    def _broken(self, why: object) -> HansaError:
-        return HansaError(
+    def _broken(self, why: object) -> StoreFault:
+        return StoreFault(
             f"The checkpoint '{self.path}' cannot be used ({why}). If it is cut off or damaged, run the plan again "
             "in another folder."
         )
@@ -134,7 +144,7 @@ class DiskStore:
         try:
             self._database.execute("INSERT OR REPLACE INTO trees VALUES (?, ?, ?, ?)", (name, client, digest, blob))
         except sqlite3.Error as error:
-            raise HansaError(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
+            raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
 
     def _read(self, name: str, client: str) -> bytes | None:
         try:
@@ -167,6 +177,15 @@ class DiskStore:
         rows = self._database.execute("SELECT client FROM trees WHERE name = ? AND client != ''", (name,))
         return (client for (client,) in rows)
 
+    def copy(self, name: str, to: str) -> None:
+        """Put every client's tree of one name under another name too, in place of what was there."""
+        try:
+            self._database.execute("DELETE FROM trees WHERE name = ? AND client != ''", (to,))
+            copied = "INSERT INTO trees SELECT ?, client, digest, tree FROM trees WHERE name = ? AND client != ''"
+            self._database.execute(copied, (to, name))
+        except sqlite3.Error as error:
+            raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
+
     def commit(self, progress: Progress) -> None:
         """End one transaction and begin the next."""
         self._write("progress", "", json.dumps(progress).encode())
@@ -174,7 +193,7 @@ class DiskStore:
             self._database.execute("COMMIT")
             self._database.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            raise HansaError(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
+            raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
 
     def progress(self) -> Progress | None:
         """The note of the last commit."""

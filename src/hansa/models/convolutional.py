@@ -17,7 +17,7 @@ from hansa.models.split import Split, image_shape
 class LeNet:
     """The LeNet of the FedSeq paper: two 5 × 5 convolutions of 64 filters, then layers of 384 and 192."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """For images of 16 × 16 pixels or more, any number of channels."""
         channels, height, width = image_shape(self, input_shape, smallest=16)
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))  # unpadded
@@ -34,14 +34,14 @@ class LeNet:
             nn.Linear(384, 192),
             nn.ReLU(),
         )
-        return Split(features, nn.Linear(192, num_classes))
+        return Split(features, nn.Linear(192, outputs))
 
 
 @dataclass(frozen=True)
 class LeafCNN:
     """The FEMNIST network of LEAF: padded 5 × 5 convolutions of 32 and 64 filters, then a layer of 512."""
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Made for 28 × 28 pixels; other sizes work too."""
         channels, height, width = image_shape(self, input_shape, smallest=4)
         features = nn.Sequential(
@@ -55,4 +55,4 @@ class LeafCNN:
             nn.Linear(64 * (height // 4) * (width // 4), 512),
             nn.ReLU(),
         )
-        return Split(features, nn.Linear(512, num_classes))
+        return Split(features, nn.Linear(512, outputs))

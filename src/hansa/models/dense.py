@@ -25,9 +25,9 @@ class Linear:
 
     bias: bool = True
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """One linear layer on the flattened input."""
-        return Split(nn.Flatten(), nn.Linear(vector_size(input_shape), num_classes, bias=self.bias))
+        return Split(nn.Flatten(), nn.Linear(vector_size(input_shape), outputs, bias=self.bias))
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class MLP:
         known = self.activation in ACTIVATIONS
         require(known, f"There is no activation '{self.activation}'.{did_you_mean(self.activation, ACTIVATIONS)}")
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Linear layers, each followed by the activation."""
         layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in pairwise((vector_size(input_shape), *self.hidden)):
-            layers += [nn.Linear(inputs, outputs), ACTIVATIONS[self.activation]()]
-        return Split(nn.Sequential(*layers), nn.Linear(self.hidden[-1], num_classes))
+        for before, after in pairwise((vector_size(input_shape), *self.hidden)):
+            layers += [nn.Linear(before, after), ACTIVATIONS[self.activation]()]
+        return Split(nn.Sequential(*layers), nn.Linear(self.hidden[-1], outputs))
 
 
 class _Bottleneck(nn.Module):
@@ -82,7 +82,7 @@ class Adapter:
     def __post_init__(self) -> None:
         require(self.bottleneck >= 1, f"The 'bottleneck' of Adapter must be at least 1. Got {self.bottleneck}.")
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The adapter on the flattened input, then a linear head."""
         width = vector_size(input_shape)
-        return Split(nn.Sequential(nn.Flatten(), _Bottleneck(width, self.bottleneck)), nn.Linear(width, num_classes))
+        return Split(nn.Sequential(nn.Flatten(), _Bottleneck(width, self.bottleneck)), nn.Linear(width, outputs))

@@ -55,7 +55,7 @@ class MobileNetV2:
         fits = self.stem_stride in (1, 2)
         require(fits, f"The 'stem_stride' of MobileNetV2 must be 1 or 2. Got {self.stem_stride}.")
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """For images of 16 × 16 pixels or more."""
         channels = image_shape(self, input_shape, smallest=16)[0]
         before = self._scaled(32)
@@ -66,7 +66,7 @@ class MobileNetV2:
                 before = self._scaled(size)
         last = max(1280, self._scaled(1280))
         layers += [*_convolution(before, last, 1, 1, 1, active=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        return Split(nn.Sequential(*layers), nn.Linear(last, num_classes))
+        return Split(nn.Sequential(*layers), nn.Linear(last, outputs))
 
     def _scaled(self, channels: int) -> int:
         """The nearest multiple of 8, never more than a tenth below what was asked."""

@@ -17,9 +17,9 @@ from hansa.models.split import Split
 
 @dataclass(frozen=True)
 class Module:
-    """What `package.module:factory` makes of `options`; `head` is the dotted name of the layer that gives the logits.
+    """What `package.module:factory` makes of `options`; `head` is the dotted name of the layer that gives the outputs.
 
-    A factory with arguments called `num_classes` or `input_shape` is told them.
+    A factory with arguments called `outputs`, `num_classes` (the same number) or `input_shape` is told them.
     """
 
     path: str
@@ -29,11 +29,12 @@ class Module:
     def __post_init__(self) -> None:
         check_path("Module", self.path)
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The module without its last layer, then that layer; refused where this would not be the same network."""
-        whole = make(self.path, self.options, {"input_shape": input_shape, "num_classes": num_classes})
+        offered = {"input_shape": input_shape, "outputs": outputs, "num_classes": outputs}
+        whole = make(self.path, self.options, offered)
         module = self._cut(copy.deepcopy(whole))
-        self._check(whole.eval(), module.eval(), input_shape, num_classes)
+        self._check(whole.eval(), module.eval(), input_shape, outputs)
         return module.train()
 
     def _cut(self, module: nn.Module) -> Split:
@@ -50,18 +51,18 @@ class Module:
         setattr(module.get_submodule(parent), name, nn.Identity())
         return Split(module, head)
 
-    def _check(self, whole: nn.Module, module: nn.Module, input_shape: tuple[int, ...], num_classes: int) -> None:
+    def _check(self, whole: nn.Module, module: nn.Module, input_shape: tuple[int, ...], outputs: int) -> None:
         x, expected = self._probe(whole, input_shape)
-        if expected.shape != (len(x), num_classes):
+        if expected.shape != (len(x), outputs):
             raise HansaError(
-                f"The module '{self.path}' must give {num_classes} logits a sample, one for every class. "
-                f"Got outputs of shape {tuple(expected.shape[1:])}; set its number of classes in 'options'."
+                f"The module '{self.path}' must give {outputs} outputs a sample, one for every class or real target. "
+                f"Got outputs of shape {tuple(expected.shape[1:])}; set their number in 'options'."
             )
         if not _agrees(module, x, expected):
             raise HansaError(f"The layer '{self.head}' of '{self.path}' is not its last one; name the one that is.")
 
     def _probe(self, whole: nn.Module, input_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """What it says of two samples: of numbers, or where it cannot read those, of tokens."""
+        """What it makes of two samples: of numbers, or where it cannot read those, of tokens."""
         problem: Exception | None = None
         for kind in (torch.float32, torch.int64):
             x = torch.ones((2, *input_shape), dtype=kind)
@@ -74,7 +75,7 @@ class Module:
 
 
 def _agrees(module: nn.Module, x: Tensor, expected: Tensor) -> bool:
-    """Whether the split network still says the same; one cut in its middle may not run at all."""
+    """Whether the split network still gives the same; one cut in its middle may not run at all."""
     try:
         with torch.no_grad():
             return torch.allclose(module(x), expected, rtol=1e-4, atol=1e-5)

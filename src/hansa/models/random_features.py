@@ -50,12 +50,12 @@ class RandomFeaturesModel:
         good = math.isfinite(self.sigma) and self.sigma > 0
         require(good, f"The 'sigma' of random features must be a number > 0. Got {self.sigma}.")
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The inner model's features, the map, and a new head."""
-        base = self.inner.build(input_shape, num_classes).get_submodule("features")
+        base = self.inner.build(input_shape, outputs).get_submodule("features")
         with torch.no_grad():
             inputs = base.eval()(torch.zeros((1, *input_shape))).flatten(1).shape[1]
         features = nn.Sequential()
         features.add_module("base", base)
         features.add_module("lift", Lift(inputs, self.dimension, self.sigma, self.seed))
-        return Split(features, nn.Linear(self.dimension, num_classes))
+        return Split(features, nn.Linear(self.dimension, outputs))

@@ -63,12 +63,12 @@ class CharLSTM:
             value = getattr(self, name)
             require(value >= 1, f"The '{name}' of CharLSTM must be at least 1. Got {value}.")
 
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """For sequences of any length of integers below the number of classes."""
         if len(input_shape) != 1:
             raise HansaError(
                 "The model CharLSTM needs sequences of tokens (one axis). "
                 f"Got samples of shape {input_shape}; choose another model, such as 'lenet' for images."
             )
-        features = _LastState(num_classes, self.embedding, self.hidden, self.layers)
-        return Split(features, nn.Linear(self.hidden, num_classes))
+        features = _LastState(outputs, self.embedding, self.hidden, self.layers)
+        return Split(features, nn.Linear(self.hidden, outputs))

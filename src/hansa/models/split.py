@@ -19,9 +19,9 @@ class Split(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+        """Return the outputs: logits, or real targets."""
+        out: Tensor = self.head(self.features(x))
+        return out
 
 
 def vector_size(input_shape: tuple[int, ...]) -> int:

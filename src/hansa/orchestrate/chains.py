@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hansa.errors import require
-from hansa.orchestrate.chain import Chain
+from hansa.orchestrate.planner import Chain, Scale, Simple
 from hansa.orchestrate.star import shuffled
 from hansa.seeds import generator
 
 
 @dataclass(frozen=True)
-class Chains:
+class Chains(Simple):
     """Every round deals the clients anew into chains of `length` and visits a `fraction` of the chains.
 
     Length 1 is FedAvg's star; a length of at least the population is one cyclic pass over all clients.
@@ -29,7 +29,15 @@ class Chains:
         """Random chains of equal length; the last may be shorter."""
         order = shuffled(clients, generator(seed, "sample", round))
         chains = [tuple(order[i : i + self.length]) for i in range(0, len(order), self.length)]
-        return chains[: max(1, int(self.fraction * len(chains) + 0.5))]
+        return chains[: self._count(len(chains))]
+
+    def scale(self, population: int) -> Scale:
+        """Return how many chains, and how many clients in all of them."""
+        chains = self._count(-(-population // self.length))
+        return Scale(chains, min(population, chains * self.length), min(self.length, population))
+
+    def _count(self, chains: int) -> int:
+        return max(1, int(self.fraction * chains + 0.5))
 
     def visits_once(self, rounds: int, population: int) -> bool:
         """A single round of all chains does."""

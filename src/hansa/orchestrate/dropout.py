@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from hansa.errors import require
 from hansa.io.registry import Piece
-from hansa.orchestrate.chain import Chain, Orchestration
+from hansa.orchestrate.planner import Leg, Orchestration, Planner, Roster, Scale
 from hansa.orchestrate.star import Star
 from hansa.seeds import seed_for
 
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(Orchestration):
     """The wrapped orchestration, of whose clients each fails to answer with probability `share` in every round.
 
     Who fails depends on the seed, the round and the client's name alone, so every algorithm sees the same failures and
@@ -27,17 +27,38 @@ class Dropout:
     def __post_init__(self) -> None:
         require(0 <= self.share < 1, f"The 'share' of drop-out must lie in [0, 1). Got {self.share}.")
 
-    def plan(self, round: int, clients: Sequence[str], seed: int) -> list[Chain]:
-        """Who is asked: the wrapped orchestration's chains, also of those who will not answer."""
-        return self.inner.plan(round, clients, seed)
+    def open(self, roster: Roster) -> DropoutPlanner:
+        """Open the wrapped orchestration."""
+        return DropoutPlanner(self.inner.open(roster), roster.seed, self.share)
+
+    def scale(self, population: int) -> Scale:
+        """Return the wrapped orchestration's scale: those who are asked."""
+        return self.inner.scale(population)
 
     def visits_once(self, rounds: int, population: int) -> bool:
-        """As the wrapped orchestration; whoever fails is not asked again."""
+        """Tell it of the wrapped orchestration; whoever fails is not asked again."""
         return self.inner.visits_once(rounds, population)
 
-    def missing(self, round: int, chains: Sequence[Chain], seed: int) -> dict[str, str]:
-        """The clients that will not answer, and what is recorded of each."""
-        asked = [client for chain in chains for client in chain]
-        silent = [client for client in asked if seed_for(seed, "dropout", round, client) < self.share * 2**63]
+
+@dataclass(frozen=True, eq=False)
+class DropoutPlanner:
+    """Plans as the wrapped planner does, and draws who does not answer."""
+
+    inner: Planner
+    seed: int
+    share: float
+
+    def round(self, number: int) -> list[Leg]:
+        """Return who is asked, also those who will not answer."""
+        return self.inner.round(number)
+
+    def merges(self, number: int) -> bool:
+        """As the wrapped planner."""
+        return self.inner.merges(number)
+
+    def missing(self, number: int) -> Mapping[str, str]:
+        """Return the clients that will not answer, and what is recorded of each."""
+        asked = dict.fromkeys(client for leg in self.round(number) for client in leg.chain)
+        silent = [client for client in asked if seed_for(self.seed, "dropout", number, client) < self.share * 2**63]
         why = f"did not answer (simulated drop-out, share {self.share:g})."
-        return {client: f"Client '{client}' {why}" for client in silent}
+        return {**self.inner.missing(number), **{client: f"Client '{client}' {why}" for client in silent}}

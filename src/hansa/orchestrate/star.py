@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from hansa.errors import require
-from hansa.orchestrate.chain import Chain
+from hansa.orchestrate.planner import Chain, Scale, Simple
 from hansa.seeds import generator
 
 
@@ -18,7 +18,7 @@ def shuffled(clients: Sequence[str], rng: torch.Generator) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Star:
+class Star(Simple):
     """A random sample of clients each round: `clients` of them, or a `fraction` of all when that is given."""
 
     clients: int = 10
@@ -38,13 +38,17 @@ class Star:
         order = shuffled(clients, generator(seed, "sample", round))
         return [(client,) for client in order[: self._count(len(clients))]]
 
+    def scale(self, population: int) -> Scale:
+        """Return the size of the sample."""
+        return Scale(self._count(population), self._count(population))
+
     def visits_once(self, rounds: int, population: int) -> bool:
         """Only a single round of all clients does."""
         return rounds == 1 and self._count(population) == population
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Simple):
     """Every client once before any a second time: all in one round, or `clients` of them a round."""
 
     clients: int | None = None
@@ -61,6 +65,10 @@ class Sweep:
 
     def _rounds(self, population: int) -> int:
         return -(-population // (self.clients or population))
+
+    def scale(self, population: int) -> Scale:
+        """Return the share of a round."""
+        return Scale(*2 * (min(self.clients or population, population),))
 
     def visits_once(self, rounds: int, population: int) -> bool:
         """When there are enough rounds for one pass, and none too many."""

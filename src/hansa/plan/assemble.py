@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hansa.data.dataset import Array, Dataset
-from hansa.data.federation import Federation, build_federation
-from hansa.errors import HansaError, require
+from hansa.data.dataset import Dataset
+from hansa.data.federation import Federation, build_federation, has_samples
+from hansa.data.split import Division
+from hansa.data.targets import Real
+from hansa.errors import HansaError, Problems, require
 from hansa.features.extract import Extracted, extract_features
+from hansa.metrics.suite import default_suite
+from hansa.payload import Role
 from hansa.plan.continuation import origin_of
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
-from hansa.running.phase_run import Experiment, Phase
+from hansa.running.experiment import Experiment, Phase
 from hansa.seeds import numpy_generator
 from hansa.task import Task
+from hansa.training.wrappers import Wrapper
 
+SEVERAL = 1000  # clients, where nobody knows how many there will be
 Progress = Callable[[int, int], None]
 Data = Dataset | Federation | None  # what may stand in for a plan's own source, or for all of its data section
 
@@ -30,15 +36,16 @@ class Assembled:
 
 
 def assemble(plan: Plan, data: Data = None, progress: Progress | None = None) -> Assembled:
-    """Everything ready to play.  `data` stands in for the plan's own source, or for all of its data section."""
+    """Make everything ready to run.  `data` stands in for the plan's own source, or for all of its data section."""
     extraction = Extraction(plan, progress)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
-    experiment = Experiment(task_for(plan, federation), federation, phases_of(plan), plan.engine, plan.seed)
+    task, suite = task_for(plan, federation), default_suite(isinstance(federation.target, Real), plan.evaluate.metrics)
+    experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, metrics=suite)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment))
     for phase in experiment.phases:
         check(phase, federation)
-        phase.algorithm.server_init(experiment.task, {})  # what it refuses is told before anything is written
+        phase.algorithm.server_init(experiment.task)  # what it refuses is told before anything is written
     return Assembled(experiment, extraction.summary())
 
 
@@ -56,10 +63,10 @@ class Extraction:
         self.done = extract_features(data, self.plan.data.features, progress=self.progress)
         return self.done.data
 
-    def shifted_features(self, data: Dataset, parts: Mapping[str, Array]) -> Dataset:
-        """Likewise, after the images were shifted from client to client."""
+    def shifted_features(self, data: Dataset, division: Division) -> Dataset:
+        """Likewise, after images were shifted from client to client, or a table was scaled by what is trained on."""
         for place, shift in enumerate(self.plan.data.shift):
-            data = shift.apply(data, parts, numpy_generator(self.plan.seed, "data", "shift", place))
+            data = shift.apply(data, division, numpy_generator(self.plan.seed, "data", "shift", place))
         return self.features(data)
 
     def summary(self) -> dict[str, Any] | None:
@@ -77,9 +84,10 @@ class Extraction:
 
 
 def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
-    """Features first, so that every seed and partition shares them; only shifted images depend on who holds them."""
-    prepare = extraction.shifted_features if plan.data.shift else None
-    data = data if plan.data.shift else extraction.features(data)
+    """Features first, so that every seed and partition shares them; shifted images and scaled tables depend on both."""
+    last = bool(plan.data.shift) or data.rule is not None
+    prepare = extraction.shifted_features if last else None
+    data = data if last else extraction.features(data)
     return build_federation(data, plan.data.partition, seed=plan.seed, test=plan.data.test, prepare=prepare)
 
 
@@ -89,13 +97,22 @@ def task_for(plan: Plan, federation: Federation) -> Task:
     task = Task(
         model=plan.model,
         input_shape=tuple(x.shape[1:]),
-        num_classes=federation.num_classes,
+        outputs=federation.outputs,
         population=len(federation.clients),
         seed=plan.seed,
         integers=not x.is_floating_point(),
+        real=isinstance(federation.target, Real),
+        samples=sum(federation.sizes().values()),
     )
     task.params()
     return task
+
+
+def check_phases(plan: Plan) -> None:
+    """Refuse phases that make sense on no data, before any is loaded."""
+    problems = [why for phase in phases_of(plan) if (why := _no_chains(phase, SEVERAL))]
+    if problems:
+        raise Problems(problems)
 
 
 def check(phase: Phase, federation: Federation) -> None:
@@ -106,11 +123,37 @@ def check(phase: Phase, federation: Federation) -> None:
         f"Phase '{name}' must visit each of the {population} clients exactly once, and {phase.orchestration} over "
         f"{phase.rounds} rounds does not: use the orchestration 'sweep' with a fitting number of rounds.",
     )
-    local = any(client.test is not None for client in federation.clients.values())
+    check_chains(phase, population)
+    local = any(has_samples(client, "test") for client in federation.clients.values())
     if phase.algorithm.personal and not local:
         raise HansaError(
-            f"Phase '{name}' gives every client a model of its own, but no client has a test set to judge it by: "
+            f"Phase '{name}' gives every client a model of its own, but no client has a test set to evaluate it by: "
             "set data.test.kind = 'local'."
         )
     if federation.test is None and not local:
         raise HansaError("There is no test set: give the source one, or set data.test.kind to 'global' or 'local'.")
+    chosen = phase.deploy == "best-validation"
+    validated = federation.validation is not None or any(
+        has_samples(c, "validation") for c in federation.clients.values()
+    )
+    says = f"Phase '{name}' deploys the best model by validation samples, and there are none"
+    require(validated or not chosen, f"{says}: set data.test.validation, or leave out 'deploy'.")
+
+
+def check_chains(phase: Phase, population: int) -> None:
+    """Refuse chains of clients where an algorithm cannot work in them."""
+    why = _no_chains(phase, population)
+    require(not why, why)
+
+
+def _no_chains(phase: Phase, population: int) -> str:
+    """Return why a phase cannot have its chains of clients; empty where it can, or has none."""
+    scale, algorithm, instead = phase.orchestration.scale(population), phase.algorithm, "'star' or 'sweep'"
+    name = type(algorithm).__name__
+    if scale.window > 1 and algorithm.exchanges > 1:
+        says = f"Phase '{phase.name}' merges models every {scale.window} rounds, and a step of {name} takes"
+        return f"{says} {algorithm.exchanges} exchanges with the server. Use the orchestration {instead}."
+    each = any(role is Role.EACH for role in algorithm.uplink.values()) and isinstance(algorithm, Wrapper)
+    why = "its server needs every client's own upload" if each else algorithm.no_chains
+    says = f"Phase '{phase.name}' trains clients one after the other, which {name} cannot"
+    return f"{says}: {why}. Use the orchestration {instead}." if scale.longest > 1 and why else ""

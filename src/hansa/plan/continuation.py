@@ -5,33 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hansa.data.targets import target_from_table
 from hansa.errors import HansaError, did_you_mean, require
 from hansa.io.store import DiskStore, Store, checkpoint_of
 from hansa.plan.files import read_plan
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan, Start
 from hansa.results.reader import Run
-from hansa.running.phase_run import Experiment, Phase, PhaseRun, restore
+from hansa.running.experiment import Experiment, Phase
+from hansa.running.phase_run import PhaseRun, restore
 
 
 def origin_of(start: Start, experiment: Experiment) -> PhaseRun:
-    """The stage a plan's `start` names, seen from the clients of this experiment."""
+    """The phase that a plan's `start` names, seen from the clients of this experiment."""
     run = Run.open(start.run)
     plan = read_plan(run.path / "plan.toml")
     phases = phases_of(plan)
     index = _index(start, phases)
     _compare(run, plan, experiment)
     store = DiskStore(checkpoint_of(run.path), read_only=True)
-    _must_be_played(start, phases, index, store)
+    _must_be_finished(start, phases, index, store)
     theirs = Experiment(
         replace(experiment.task, seed=plan.seed), experiment.federation, phases, experiment.engine, plan.seed
     )
     if plan.start is not None:
         theirs = replace(theirs, origin=origin_of(plan.start, theirs))
-    stage = restore(theirs, store, index)
-    if stage.algorithm.personal:
+    found = restore(theirs, store, index)
+    if found.algorithm.personal:
         _same_clients(run, experiment)
-    return stage
+    return found
 
 
 def _index(start: Start, phases: Sequence[Phase]) -> int:
@@ -51,9 +53,9 @@ def _compare(run: Run, plan: Plan, experiment: Experiment) -> None:
     task = experiment.task
     where = f"The run '{run.path}' cannot be continued"
     require(plan.model == task.model, f"{where}: its model is {plan.model}, and this plan's is {task.model}.")
-    classes = tuple(run.data["class_names"]) == experiment.federation.class_names
-    require(classes, f"{where}: its classes are not those of this plan's data.")
-    shape = tuple(run.data["input_shape"])
+    same = target_from_table(run.data["target"]) == experiment.federation.target
+    require(same, f"{where}: its classes or targets are not those of this plan's data.")
+    shape = tuple(run.data["task"]["input_shape"])
     require(shape == task.input_shape, f"{where}: its samples have shape {shape}, these have {task.input_shape}.")
 
 
@@ -67,7 +69,7 @@ def _same_clients(run: Run, experiment: Experiment) -> None:
     )
 
 
-def _must_be_played(start: Start, phases: Sequence[Phase], index: int, store: Store) -> None:
+def _must_be_finished(start: Start, phases: Sequence[Phase], index: int, store: Store) -> None:
     progress = store.progress() or {"phase": 0, "round": 0}
     done = (progress["phase"], progress["round"]) >= (index, phases[index].rounds)
     says = f"Phase '{phases[index].name}' of the run '{start.run}' is not finished"

@@ -1,4 +1,4 @@
-"""The phases of a plan as the run plays them."""
+"""The phases of a plan as they are run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hansa.io.registry import name_of
 from hansa.plan.schema import PhasePlan, Plan
-from hansa.running.phase_run import Phase
+from hansa.running.experiment import Phase
 
 
 def phases_of(plan: Plan) -> tuple[Phase, ...]:

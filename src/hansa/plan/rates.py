@@ -1,11 +1,13 @@
-"""Learning rates after a closed form or OLL: a tenth each, where a plan says nothing else (Fed3R-OLL, Appendix E)."""
+"""Default rates and temperatures after a closed form or OLL, where a plan says nothing else (Fed3R-OLL, Appendix E)."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from hansa.algorithms.calibrate import Calibrate
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_select import Fed3RSelect
 from hansa.contract import Algorithm
@@ -14,26 +16,63 @@ from hansa.training.local import LocalTraining
 
 AFTER_FED3R = 0.1
 AFTER_OLL = 0.1
+TEMPERATURE = 0.1
 
 
 def with_default_rates(plan: Plan, tables: object) -> Plan:
-    """The plan with `lr` scaled wherever its `tables` of phases leave that setting out."""
+    """Return the plan with every `lr` and temperature that its `tables` of phases leave out.
+
+    They follow from what a phase starts from: the phases before it in the plan, and in the run that it continues.
+    """
     tables = tables if isinstance(tables, list) else []
-    phases = [
-        dataclasses.replace(phase, algorithm=_scaled(phase.algorithm, _entry(table, "algorithm"), factor))
-        for phase, table, factor in zip(plan.phases, tables, factors(plan.phases), strict=True)
-    ]
+    before = Before.of_run(plan.start.run) if plan.start is not None else Before()
+    phases = []
+    for phase, table in zip(plan.phases, tables, strict=True):
+        algorithm = _scaled(phase.algorithm, _entry(table, "algorithm"), before.factor)
+        before = before.then(phase)
+        temperature = before.temperature if phase.temperature is None else phase.temperature
+        phases.append(dataclasses.replace(phase, algorithm=algorithm, temperature=temperature))
     return dataclasses.replace(plan, phases=tuple(phases))
 
 
-def factors(phases: Sequence[PhasePlan]) -> list[float]:
-    """For every phase, what its default learning rate is multiplied by."""
-    found, closed, pruned = [], False, False
-    for phase in phases:
-        found.append((AFTER_FED3R if closed else 1.0) * (AFTER_OLL if pruned else 1.0))
-        closed = closed or isinstance(phase.algorithm, (Fed3R, Fed3RSelect))
-        pruned = pruned or phase.oll or phase.algorithm.local_labels
-    return found
+@dataclasses.dataclass(frozen=True)
+class Before:
+    """What the phases before one have left behind."""
+
+    closed: bool = False  # a closed-form classifier, whose columns have length one
+    pruned: bool = False  # only local labels
+    calibrated: bool = False  # the classifier's logits have the scale of softmax
+
+    @classmethod
+    def of_run(cls, run: str) -> Before:
+        """Return what a run leaves behind, whatever it continues itself; nothing is known of one that is not there."""
+        path = Path(run) / "plan.toml"
+        if not path.is_file():
+            return cls()
+        from hansa.plan.files import read_plan
+
+        plan = read_plan(path)
+        found = cls.of_run(plan.start.run) if plan.start is not None else cls()
+        for phase in plan.phases:
+            found = found.then(phase)
+        return found
+
+    def then(self, phase: PhasePlan) -> Before:
+        """Return what is there after one more phase."""
+        solved = isinstance(phase.algorithm, (Fed3R, Fed3RSelect))
+        pruned = self.pruned or phase.oll or phase.algorithm.local_labels
+        calibrated = not solved and (self.calibrated or isinstance(phase.algorithm, Calibrate))
+        return Before(self.closed or solved, pruned, calibrated)
+
+    @property
+    def factor(self) -> float:
+        """What the default learning rate of the next phase is multiplied by."""
+        return (AFTER_FED3R if self.closed else 1.0) * (AFTER_OLL if self.pruned else 1.0)
+
+    @property
+    def temperature(self) -> float:
+        """The default temperature: a classifier of unit columns gives small logits."""
+        return TEMPERATURE if self.closed and not self.calibrated else 1.0
 
 
 def _scaled(algorithm: Algorithm, table: Mapping[str, Any], factor: float) -> Algorithm:

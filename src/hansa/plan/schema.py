@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from hansa.algorithms.oll import OLL
@@ -15,11 +15,12 @@ from hansa.engines.session import Engine
 from hansa.errors import require
 from hansa.features.extract import Extractor
 from hansa.io.registry import Piece
+from hansa.metrics.pieces import MetricPiece
 from hansa.models.dense import Linear
-from hansa.orchestrate.chain import Orchestration
+from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star, Sweep
 from hansa.results.tracking import Tracking
-from hansa.running.phase_run import Phase
+from hansa.running.experiment import Phase
 from hansa.task import Model
 
 FORMAT = 1  # of plan files; a file of a newer format is refused
@@ -27,7 +28,7 @@ FORMAT = 1  # of plan files; a file of a newer format is refused
 
 @dataclass(frozen=True)
 class DataPlan:
-    """Where the data comes from, how it is divided among clients, and what results are judged by."""
+    """Where the data comes from, how it is divided among clients, and what results are evaluated on."""
 
     source: Annotated[Source, Piece("source")]
     partition: Annotated[Partition, Piece("partition")]
@@ -45,11 +46,12 @@ class PhasePlan:
     name: str = ""
     orchestration: Annotated[Orchestration | None, Piece("orchestration")] = None
     evaluate_every: int = 1
-    temperature: float = 1.0
+    temperature: float | None = None
     remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
     minimum: float = 0.5
     deadline: float | None = None
     outside: bool = False
+    deploy: Literal["last", "best-validation"] = "last"
     oll: bool = False
 
     def __post_init__(self) -> None:
@@ -57,30 +59,30 @@ class PhasePlan:
         good = self.evaluate_every >= 1
         require(good, f"The 'evaluate_every' of a phase must be a whole number ≥ 1. Got {self.evaluate_every}.")
         require(0 <= self.minimum <= 1, f"The 'minimum' of a phase must lie in [0, 1]. Got {self.minimum}.")
-        require(self.temperature > 0, f"The 'temperature' of a phase must be a number > 0. Got {self.temperature}.")
+        warm = self.temperature is None or self.temperature > 0
+        require(warm, f"The 'temperature' of a phase must be a number > 0. Got {self.temperature}.")
         good = self.deadline is None or self.deadline > 0
         require(good, f"The 'deadline' of a phase must be a number of seconds > 0. Got {self.deadline}.")
 
     def phase(self, default_name: str) -> Phase:
-        """The phase as the run plays it; closed-form algorithms sweep over all clients unless told otherwise."""
-        return Phase(
-            self.name or default_name,
-            self.algorithm,
-            self.orchestration or (Sweep() if self.algorithm.one_shot else Star()),
-            self.rounds,
-            self.evaluate_every,
-            self.temperature,
-            self.remember,
-            self.minimum,
-            self.deadline,
-            self.outside,
-        )
+        """Return the phase as it is run; closed-form algorithms sweep over all clients unless told otherwise."""
+        same = {one.name: getattr(self, one.name) for one in fields(Phase) if hasattr(self, one.name)}
+        visited = self.orchestration or (Sweep() if self.algorithm.one_shot else Star())
+        given = {"name": self.name or default_name, "orchestration": visited, "temperature": self.temperature or 1.0}
+        return Phase(**{**same, **given})
 
     def following(self) -> PhasePlan | None:
         """The phase that `oll` puts after this one."""
         if not self.oll:
             return None
         return PhasePlan(OLL(), temperature=self.temperature, outside=self.outside)
+
+
+@dataclass(frozen=True)
+class EvaluatePlan:
+    """Metrics and tables beside the usual ones: by name, or by import path."""
+
+    metrics: Annotated[tuple[MetricPiece, ...], Piece("metric")] = ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Plan:
     phases: tuple[PhasePlan, ...]
     model: Annotated[Model, Piece("model")] = Linear()
     engine: Annotated[Engine, Piece("engine")] = Auto()
+    evaluate: EvaluatePlan = EvaluatePlan()
     start: Start | None = None
     track: Annotated[tuple[Tracking, ...], Piece("tracker")] = ()
     name: str = "run"

@@ -18,7 +18,6 @@ Table = dict[str, Any]
 PARTS = {"head": "head", "features": "features", "all": "all", "ψ": "head", "φ": "features", "m": "all"}
 ROUNDS, EPOCHS = 100, 25  # of a federated phase, and of full personalisation
 LOCAL = {"batch_size": 64, "weight_decay": 4e-5}  # of the paper's personalised experiments
-TEMPERATURE = 0.1  # a classifier of unit columns gives small logits
 _TOKEN = re.compile(r"\s*([+()]|[^\s+()]+)")
 
 
@@ -45,10 +44,7 @@ def phases_from(text: str) -> list[Table]:
     phases = _sequence(tokens)
     if tokens.next:
         raise tokens.error(f"'{tokens.next}' is not expected there")
-    names = [phase["algorithm"] for phase in phases]
-    first = names.index("fed3r") if "fed3r" in names else len(names)
-    last = names.index("calibrate") if "calibrate" in names else len(names)  # which makes a temperature needless
-    return [phase | ({"temperature": TEMPERATURE} if first <= at < last else {}) for at, phase in enumerate(phases)]
+    return phases
 
 
 def _sequence(tokens: _Tokens) -> list[Table]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hansa.errors import HansaError, did_you_mean, require
+from hansa.results.columns import UNDEFINED, Column, Facts, column, facts_from, ordered
+from hansa.results.summary import phase_summary
 
 if TYPE_CHECKING:
     import pyarrow
@@ -20,14 +22,18 @@ Record = Mapping[str, Any]
 Axis = Literal["rounds", "bytes", "flops", "seconds"]
 
 AXES: tuple[Axis, ...] = ("rounds", "bytes", "flops", "seconds")
-HEADLINES = (
-    "test_accuracy",
-    "client_accuracy_weighted",
-    "client_accuracy_mean",
-    "balanced_accuracy",
-    "client_accuracy_worst10",
-    "test_loss",
-)
+SUMMARY = (
+    "algorithm",
+    "rounds",
+    "before",
+    "metrics",
+    "evaluated",
+    "deployed",
+    "bytes_up",
+    "bytes_down",
+    "flops",
+    "seconds",
+)  # fields of a row that a phase's summary holds under the same name
 
 
 @dataclass(frozen=True)
@@ -64,13 +70,27 @@ class Run:
 
     @cached_property
     def data(self) -> Record:
-        """How the data lay: clients, classes, counts and heterogeneity."""
+        """How the data is divided: clients, classes, counts and heterogeneity."""
         return self._json("data.json")
 
     @cached_property
     def summary(self) -> Record:
         """What the run itself said of its end; empty when it was killed."""
         return self._json("summary.json")
+
+    @cached_property
+    def tables(self) -> Record:
+        """Tables of the evaluation each phase is known by, such as confusion matrices, where they were asked for."""
+        return self._json("tables.json")
+
+    @cached_property
+    def metrics(self) -> tuple[Facts, ...]:
+        """What the run recorded of its metrics; of a run that recorded nothing, the catalogue knows the usual ones."""
+        try:
+            return facts_from(self.summary.get("metrics", ()))
+        except (KeyError, TypeError) as error:
+            path = self.path / "summary.json"
+            raise HansaError(f"The metrics in '{path}' are damaged. Remove the file or run again.") from error
 
     @cached_property
     def rounds(self) -> list[Record]:
@@ -143,6 +163,16 @@ def _records(path: Path) -> Iterable[Record]:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """The one number to show of a phase: which metric, its value, and the round it was evaluated at."""
+
+    column: Column
+    value: float
+    round: int
+    deployed: bool  # whether the round was chosen by validation sets; else it is the last evaluation
+
+
+@dataclass(frozen=True)
 class Row:
     """A phase of a run: where it began, where it ended, and what it cost."""
 
@@ -150,27 +180,37 @@ class Row:
     phase: str
     algorithm: str
     rounds: int
-    before: Mapping[str, float]  # judged before its first round; empty where that was not done
-    metrics: Mapping[str, float]
+    before: Mapping[str, float]  # evaluated before its first round; empty where that was not done
+    metrics: Mapping[str, float]  # of the deployed round, or of the last evaluation
     bytes_up: int
     bytes_down: int
     flops: float
     seconds: float
+    evaluated: int | None = None  # the round of these metrics
+    deployed: int | None = None  # the round chosen by validation sets, where one was
 
     @property
     def bytes(self) -> int:
         """Up and down together."""
         return self.bytes_up + self.bytes_down
 
+    @property
+    def headline(self) -> Headline | None:
+        """The one number to show; None where there is none."""
+        found = headline(self.metrics)
+        if found is None or self.evaluated is None:
+            return None
+        return Headline(column(found[0]), found[1], self.evaluated, self.evaluated == self.deployed)
+
 
 def phases(run: Run) -> list[Row]:
-    """A row per phase begun, each with its last evaluation, never its best."""
+    """A row per phase begun, each with its deployed or last evaluation, never its best."""
     grouped: dict[int, list[Record]] = {}
     for record in run.rounds:
         grouped.setdefault(record["phase"], []).append(record)
     if grouped or run.status != "finished":
-        return [_row(run.name, records) for records in grouped.values()]
-    return [_told(run.name, phase) for phase in run.summary.get("phases", ())]
+        return [_row(run.name, phase_summary(records)) for records in grouped.values()]
+    return [_row(run.name, phase) for phase in run.summary.get("phases", ())]
 
 
 def total(rows: Sequence[Row]) -> Row:
@@ -188,27 +228,9 @@ def total(rows: Sequence[Row]) -> Row:
     )
 
 
-def _row(run: str, records: Sequence[Record]) -> Row:
-    last = records[-1]
-    evaluated = [record["metrics"] for record in records if record.get("metrics")]
-    return Row(
-        run=run,
-        phase=str(last.get("phase_name", last["phase"])),
-        algorithm=str(last.get("algorithm", "")),
-        rounds=last["round"],
-        before=records[0].get("before", {}),
-        metrics=evaluated[-1] if evaluated else {},
-        bytes_up=sum(record.get("bytes_up", 0) for record in records),
-        bytes_down=sum(record.get("bytes_down", 0) for record in records),
-        flops=sum(record.get("flops", 0) for record in records),
-        seconds=sum(record.get("seconds", 0) for record in records),
-    )
-
-
-def _told(run: str, phase: Record) -> Row:
-    known = ("algorithm", "rounds", "metrics", "bytes_up", "bytes_down", "flops", "seconds")
-    told = {key: phase[key] for key in known}
-    return Row(run=run, phase=str(phase.get("name", "")), before=phase.get("before", {}), **told)
+def _row(run: str, phase: Record) -> Row:
+    """A row from a phase's summary."""
+    return Row(run=run, phase=str(phase["name"]), **{key: phase[key] for key in SUMMARY if key in phase})
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
@@ -220,15 +242,24 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return next(names for names in (named, seeded, placed, numbered) if len(set(names)) == len(runs))
 
 
+def facts_in(runs: Sequence[Run]) -> tuple[Facts, ...]:
+    """What the runs recorded of their metrics; of two that share a name, the first run's."""
+    found = {facts.name: facts for run in reversed(runs) for facts in run.metrics}
+    return tuple(found.values())
+
+
 def comparison(runs: Sequence[Run]) -> list[Row]:
     """A row per run and phase, in the order given."""
     return [replace(row, run=label) for run, label in zip(runs, labels(runs), strict=True) for row in phases(run)]
 
 
 def headline(metrics: Mapping[str, float]) -> tuple[str, float] | None:
-    """The one number to show of an evaluation: global test accuracy, else the clients'; None where there is none."""
-    known = [name for name in (*HEADLINES, *metrics) if is_number(metrics.get(name))]
-    return (known[0], float(metrics[known[0]])) if known else None
+    """The one number to show of an evaluation: the first metric, on the global test set where there is one.
+
+    None where there is no number, as when the model has diverged.
+    """
+    known = [one for one in ordered(metrics) if one.facts is not UNDEFINED and is_number(metrics[one.name])]
+    return (known[0].name, float(metrics[known[0].name])) if known else None
 
 
 def is_number(value: object) -> bool:
@@ -240,7 +271,7 @@ def is_number(value: object) -> bool:
 class Point:
     """An evaluation on a curve: the cost since the run began and the metric's value.
 
-    Where a phase was judged before its first round, the point's record is that of round 0.
+    Where a phase was evaluated before its first round, the point's record is that of round 0.
     """
 
     x: float

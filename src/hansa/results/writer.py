@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,22 +20,18 @@ from hansa import __version__
 from hansa.data.federation import Federation
 from hansa.errors import HansaError
 from hansa.io import wire
+from hansa.io.codec import to_table
+from hansa.io.files import replacing, write_whole
 from hansa.io.store import DiskStore, Store, checkpoint_of
+from hansa.metrics.suite import Suite
+from hansa.results.columns import recorded
+from hansa.results.summary import client_tables, phase_summary, phase_tables
+from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import Record
-from hansa.running.phase_run import Experiment, Phase, PhaseRun
+from hansa.running.phase_run import PhaseRun
+from hansa.task import task_to_table
 
 Watcher = Callable[[Record], None]
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Replace a file at once: a reader, or a run killed now, sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise HansaError(f"'{path}' cannot be written: {error.strerror}.") from error
 
 
 class RunFolder:
@@ -91,105 +88,87 @@ class RunFolder:
         return [json.loads(line) for line in self._rounds.read_text(encoding="utf-8").splitlines()]
 
     def write_data(self, experiment: Experiment) -> None:
-        """How the data lies; on a resumed run, that it still lies as it did."""
-        from hansa.data.heterogeneity import measure
+        """Write how the data is distributed; on a resumed run, check that it still is."""
+        from hansa.data.heterogeneity import distribution
 
         federation, task = experiment.federation, experiment.task
-        counts = federation.label_counts()
         data = {
-            "clients": list(federation.clients),
-            "class_names": list(federation.class_names),
-            "counts": counts.tolist(),
-            "input_shape": list(task.input_shape),
-            "integers": task.integers,
+            **distribution(federation),
+            "task": task_to_table(task),
             "notes": list(federation.notes),
-            "heterogeneity": measure(counts).summary(),
+            "encoding": None if federation.encoding is None else to_table(federation.encoding),
         }
         path = self.path / "data.json"
         if path.exists():
             before = json.loads(path.read_text(encoding="utf-8"))
-            if any(before[key] != data[key] for key in ("clients", "class_names", "counts", "input_shape")):
+            exact = data.keys() & {"clients", "target", "counts", "sizes", "task"}  # no sums of floats
+            if any(before.get(key) != data[key] for key in exact):
                 raise HansaError(
                     f"The data has changed since the run in '{self.path}' began: bring back what it was run on."
                 )
         else:
             write_whole(path, json.dumps(data))
 
-    def write_model(self, stage: PhaseRun) -> None:
-        """The global model the last phase left behind, as a safetensors file."""
-        if not stage.algorithm.personal:
-            write_whole(self.path / "model.safetensors", wire.pack(stage.algorithm.model(stage.task, stage.server, {})))
+    def write_model(self, run: PhaseRun) -> None:
+        """Write the global model the last phase left behind, as a safetensors file."""
+        if not run.algorithm.personal:
+            write_whole(self.path / "model.safetensors", wire.pack(run.algorithm.model(run.task, run.server)))
 
     def export(self, store: Store, federation: Federation, phases: Sequence[Phase]) -> None:
-        """Per-client results and costs as tidy Parquet files."""
+        """Per-client results and costs as tidy Parquet files, and tables such as the confusion matrix."""
         names = np.array(list(federation.clients))
         sizes = np.array([client.size for client in federation.clients.values()])
-        judged = [record for record in self.records() if record["metrics"]]
-        outside = any("local_class_accuracy" in record["metrics"] for record in judged)
-        asked = ("local", "outside") if outside else ()  # of some phase: then all rows have these columns
-        tables = [_scores(store, record, names, sizes, asked) for record in judged]
-        _write_parquet(self.path / "clients.parquet", [table for table in tables if table is not None])
+        found = ((one, store.get(f"{one['phase']}/scores/{one['round']}")) for one in self.records() if one["metrics"])
+        evaluations = [(record, rows) for record, rows in found if rows is not None]
+        _write_parquet(self.path / "clients.parquet", client_tables(evaluations, names, sizes))
+        tables = [one for one in (phase_tables(rounds, store.get) for rounds in self._by_phase()) if one["tables"]]
+        if tables:
+            write_whole(self.path / "tables.json", json.dumps({"phases": tables}))
         costs = [_costs(store, index, phase, names) for index, phase in enumerate(phases)]
         _write_parquet(self.path / "ledger.parquet", [table for table in costs if table is not None])
 
-    def summarise(self, status: str, name: str, seed: int, features: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Write and return `summary.json`: where each phase began, what it reached last, and what it cost."""
+    def _by_phase(self) -> list[list[Record]]:
         rounds = self.records()
-        phases = [_phase_summary([r for r in rounds if r["phase"] == p]) for p in sorted({r["phase"] for r in rounds})]
-        summary = {"status": status, "name": name, "seed": seed, "features": features, "phases": phases}
+        return [[one for one in rounds if one["phase"] == phase] for phase in sorted({one["phase"] for one in rounds})]
+
+    def record_engine(self) -> None:
+        """Write into `env.json` how every phase was carried out: what was settled before, and what was really done."""
+        path, phases = self.path / "env.json", self._by_phase()
+        told = json.loads(path.read_text(encoding="utf-8"))
+        told["engine"]["phases"] = [_carried_out(rounds) for rounds in phases]
+        write_whole(path, json.dumps(told, indent=1))
+
+    def summarise(
+        self, status: str, name: str, seed: int, features: Mapping[str, Any] | None, suite: Suite | None = None
+    ) -> dict[str, Any]:
+        """Write and return `summary.json`: the metrics, where each phase began, what it reached and what it cost."""
+        phases = [phase_summary(rounds) for rounds in self._by_phase()]
+        metrics = [] if suite is None else recorded(suite)
+        summary = {
+            "status": status,
+            "name": name,
+            "seed": seed,
+            "features": features,
+            "metrics": metrics,
+            "phases": phases,
+        }
         write_whole(self.path / "summary.json", json.dumps(summary, indent=1))
         return summary
 
 
-def _phase_summary(rounds: Sequence[Record]) -> dict[str, Any]:
-    sums = {key: sum(record[key] for record in rounds) for key in ("bytes_up", "bytes_down", "flops", "seconds")}
-    judged = [record["metrics"] for record in rounds if record["metrics"]]
-    return {
-        "name": rounds[0]["phase_name"],
-        "algorithm": rounds[0]["algorithm"],
-        "rounds": rounds[-1]["round"],
-        "before": rounds[0].get("before", {}),
-        "metrics": judged[-1] if judged else {},
-        **sums,
-    }
-
-
-def _scores(store: Store, record: Record, names: Any, sizes: Any, asked: Sequence[str]) -> dict[str, Any] | None:
-    tree = store.get(f"{record['phase']}/scores/{record['round']}")
-    if tree is None:
-        return None
-    rows = tree["client"].numpy()
-    none = torch.full((len(rows),), torch.nan)
-    return {
-        "phase": np.full(len(rows), record["phase"]),
-        "phase_name": [record["phase_name"]] * len(rows),
-        "round": np.full(len(rows), record["round"]),
-        "client": names[rows],
-        "train_samples": sizes[rows],
-        "test_samples": tree["samples"].numpy(),
-        "correct": tree["correct"].numpy(),
-        "accuracy": (tree["correct"].double() / tree["samples"]).numpy(),
-        "loss": _present(tree["loss"]),
-        "balanced_accuracy": _present(tree["balanced"]),
-        **(
-            {f"{name}_class_accuracy": _present(tree.get(name, none)) for name in ("local", "outside")} if asked else {}
-        ),
-    }
-
-
-def _present(column: torch.Tensor) -> Any:
-    """A column in which what is no number is missing."""
-    import pyarrow
-
-    numbers = column.double().numpy()
-    return pyarrow.array(numbers, mask=~np.isfinite(numbers))
+def _carried_out(rounds: Sequence[Record]) -> dict[str, Any]:
+    """What the engine settled before a phase, and how often each way was taken."""
+    paths: Counter[str] = Counter()
+    for record in rounds:
+        paths.update(record["paths"])
+    return {**rounds[0].get("engine", {}), "paths": dict(paths)}
 
 
 def _costs(store: Store, index: int, phase: Phase, names: Any) -> dict[str, Any] | None:
     tree = store.get(f"{index}/ledger")
     if tree is None:
         return None
-    columns = {key: tree[key].numpy() for key in ("visits", "bytes_up", "bytes_down", "flops")}
+    columns = {key: tree[key].numpy() for key in ("visits", "bytes_up", "bytes_down", "bytes_evaluate", "flops")}
     return {"phase": np.full(len(names), index), "phase_name": [phase.name] * len(names), "client": names, **columns}
 
 
@@ -199,15 +178,10 @@ def _write_parquet(path: Path, tables: Sequence[dict[str, Any]]) -> None:
 
     if not tables:
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with pyarrow.parquet.ParquetWriter(temporary, pyarrow.table(tables[0]).schema) as writer:
-            for table in tables:
-                writer.write_table(pyarrow.table(table))
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise HansaError(f"'{path}' cannot be written: {error}.") from error
+    schema = pyarrow.table(tables[0]).schema
+    with replacing(path) as temporary, pyarrow.parquet.ParquetWriter(temporary, schema) as writer:
+        for table in tables:
+            writer.write_table(pyarrow.table(table))
 
 
 def environment(seed: int, engine: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +193,6 @@ def environment(seed: int, engine: Mapping[str, Any]) -> dict[str, Any]:
         "numpy": np.__version__,
         "platform": platform.platform(),
         "commit": _commit(),
-        "device": "cpu",
         "engine": dict(engine),
         "seed": seed,
         "command": sys.argv,

@@ -1,13 +1,14 @@
-"""Closed-form federated classifiers: ridge regression from statistics that add up over clients.
+"""Closed-form federated classifiers and regressors: ridge regression from statistics that add up over clients.
 
 Stands alone: `torch` and `numpy` suffice (safetensors to save, dp-accounting to calibrate privacy noise).
 """
 
-from hansa.ridge.choose import FeatureChoice, LambdaChoice, select
+from hansa.ridge.choose import FeatureChoice, LambdaChoice, gcv, select
 from hansa.ridge.distance import Spread, median_distance
 from hansa.ridge.privacy import GaussianMechanism, clip_features, project_positive
 from hansa.ridge.random_features import RandomFeatures
 from hansa.ridge.recursive import RecursiveRidge
+from hansa.ridge.regression import RegressionStatistics
 from hansa.ridge.solve import Normalize, scores
 from hansa.ridge.statistics import RidgeStatistics
 
@@ -18,9 +19,11 @@ __all__ = [
     "Normalize",
     "RandomFeatures",
     "RecursiveRidge",
+    "RegressionStatistics",
     "RidgeStatistics",
     "Spread",
     "clip_features",
+    "gcv",
     "median_distance",
     "project_positive",
     "scores",

@@ -19,15 +19,14 @@ def block_rows(device: torch.device) -> int:
     return 4096 if device.type == "cpu" else 32768
 
 
-def add_block(gram: Tensor, moment: Tensor, counts: Tensor, z: Tensor, y: Tensor) -> None:
-    """Add one block's zᵀz (upper panels only, see `mirror`), its per-class sums and counts to float64 sums."""
+def add_products(gram: Tensor, z: Tensor) -> None:
+    """Add one block's zᵀz to a float64 sum: the upper panels only, see `mirror`."""
     for start, stop in _panels(len(gram)):
         gram[start:stop, start:].add_(z[:, start:stop].T @ z[:, start:])
-    add_class_sums(moment, counts, z, y)
 
 
 def add_class_sums(moment: Tensor, counts: Tensor, z: Tensor, y: Tensor) -> None:
-    """Σ z and Σ 1 for every class present.  Sums over sorted rows, so that it repeats bit for bit on any device."""
+    """Add Σ z and Σ 1 for every class present.  Sums over sorted rows, so that it repeats bit for bit on any device."""
     if not len(y):
         return
     ordered, order = y.long().sort(stable=True)

@@ -1,24 +1,25 @@
-"""Choosing λ, or one of several feature maps, from held-out clients' statistics: no further communication."""
+"""Choosing λ, or one of several feature maps, from statistics that are there already: no further communication."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
+
+import torch
 
 from hansa.errors import require
-from hansa.ridge.solve import path, squared_error
-
-if TYPE_CHECKING:
-    from hansa.ridge.statistics import RidgeStatistics
+from hansa.ridge.additive import AdditiveStatistics
+from hansa.ridge.solve import System, eigenvalues, solutions
 
 Name = TypeVar("Name")
+Kind = TypeVar("Kind", bound=AdditiveStatistics)
 GRID = tuple(10.0**power for power in range(-4, 5))
 
 
 @dataclass(frozen=True)
 class LambdaChoice:
-    """The best λ, and the mean squared error a held-out sample has under each."""
+    """The best λ, and the mean squared error of a sample not trained on, measured or estimated, under each."""
 
     lam: float
     errors: Mapping[float, float]
@@ -31,27 +32,66 @@ class LambdaChoice:
 
 @dataclass(frozen=True)
 class FeatureChoice(Generic[Name]):
-    """The best candidate with its best λ, and every candidate's own choice of λ."""
+    """The best candidate with its best λ, and the choice of λ of every candidate."""
 
     name: Name
     lam: float
     choices: Mapping[Name, LambdaChoice]
 
 
-def select_lambda(
-    statistics: RidgeStatistics, held_out: RidgeStatistics, lams: Iterable[float], intercept: bool = False
-) -> LambdaChoice:
-    """Compares plain ridge solutions: re-balancing changes their scale, which squared error would mistake for error."""
+def select_lambda(statistics: Kind, held_out: Kind, lams: Iterable[float], intercept: bool = False) -> LambdaChoice:
+    """Compare plain ridge solutions: re-balancing changes their scale, which squared error would mistake for error."""
+    lams = _candidates(lams)
+    require(held_out.n > 0, "The held-out statistics hold no samples, so they cannot evaluate a 'lam'.")
+    weights = (statistics.plain(found, intercept) for found in solutions(statistics.system(intercept), lams))
+    return _least({lam: held_out.squared_error(one) / held_out.n for lam, one in zip(lams, weights, strict=True)})
+
+
+def gcv(statistics: AdditiveStatistics, lams: Iterable[float] = GRID, *, intercept: bool = False) -> LambdaChoice:
+    """The λ with the least generalised cross-validation score, from the training statistics alone.
+
+    (RSS/n) / (1 − df/n)² with df = tr A(A + λI)⁻¹, plus 1 for an intercept that is not penalised (Golub, Heath and
+    Wahba 1979): the mean squared error of leaving one sample out, were all samples equally influential.
+    """
+    lams, system = _candidates(lams), statistics.system(intercept)
+    enough = system.free + 1
+    require(system.n >= enough, f"Cross-validation needs at least {enough} sample(s). Got {system.n:g} sample(s).")
+    score = _gcv_score(system, lams)
+    return _least({lam: score(lam) for lam in lams})
+
+
+def _gcv_score(system: System, lams: tuple[float, ...]) -> Callable[[float], float]:
+    """The score as a function of λ, from one eigendecomposition.
+
+    In A's eigenvectors RSS(λ) is what no weights explain plus Σ λ² c²/(v (v + λ)²), and n − df is n − rank plus
+    Σ λ/(v + λ): sums of positive terms, where Σy² − 2 tr(Wᵀb) + tr(WᵀAW) would be a difference of large ones.
+    """
+    values, vectors = eigenvalues(system, lams)
+    real = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
+    v, squares = values[real], (vectors.T @ system.moment)[real].square().sum(1)
+    spare = max(system.n - system.free - len(v), 0.0)
+    unexplained = max(system.square - float((squares / v).sum()), 0.0) if spare else 0.0
+
+    def score(lam: float) -> float:
+        rss = unexplained + float((squares * lam**2 / (v * (v + lam) ** 2)).sum())
+        left = spare + float((lam / (v + lam)).sum())
+        return system.n * rss / left**2
+
+    return score
+
+
+def _candidates(lams: Iterable[float]) -> tuple[float, ...]:
     lams = tuple(lams)
     require(bool(lams), "There is no 'lam' to choose from: give at least one.")
-    require(held_out.n > 0, "The held-out statistics hold no samples, so they cannot judge a 'lam'.")
-    solutions = path(statistics, lams, "none", 0.0, intercept)
-    errors = {lam: squared_error(held_out, weights) / held_out.n for lam, weights in zip(lams, solutions, strict=True)}
-    return LambdaChoice(min(lams, key=lambda lam: errors[lam]), errors)
+    return lams
+
+
+def _least(errors: Mapping[float, float]) -> LambdaChoice:
+    return LambdaChoice(min(errors, key=lambda lam: errors[lam]), errors)
 
 
 def select(
-    candidates: Mapping[Name, tuple[RidgeStatistics, RidgeStatistics]],
+    candidates: Mapping[Name, tuple[Kind, Kind]],
     lams: Iterable[float] = GRID,
     *,
     intercept: bool = False,

@@ -1,4 +1,4 @@
-"""Features and labels as they come in: numpy or torch, checked, cut or gathered into blocks of rows."""
+"""Features, labels and targets as they come in: numpy or torch, checked, cut or gathered into blocks of rows."""
 
 from __future__ import annotations
 
@@ -49,25 +49,48 @@ def as_features(array: Array) -> Tensor:
 
 def check_shapes(features: Array, labels: Array, dimension: int | None) -> None:
     """Refuse what is not n × d features with n labels."""
-    shape, count = _shape(features), _shape(labels)
+    rows, count = check_matrix(features, dimension), _shape(labels)
+    require(count == (rows,), f"Labels must be a vector with one entry per row ({rows}). Got shape {count}.")
+
+
+def check_matrix(features: Array, dimension: int | None) -> int:
+    """The rows of n × d features; refuses any other shape."""
+    shape = _shape(features)
     require(len(shape) == 2, f"Features must be a matrix, one row a sample. Got shape {shape}.")
     require(
         dimension is None or shape[1] == dimension,
         f"Features must have {dimension} columns, as the statistics have. Got shape {shape}.",
     )
-    require(count == shape[:1], f"Labels must be a vector with one entry per row ({shape[0]}). Got shape {count}.")
+    return shape[0]
+
+
+def as_targets(targets: Array, rows: int, columns: int | None) -> Array:
+    """Real targets as an n × t matrix, where a vector is one target; refuses any other shape."""
+    matrix = targets if isinstance(targets, Tensor) else np.asarray(targets)
+    matrix = matrix[:, None] if matrix.ndim == 1 else matrix
+    shape = _shape(matrix)
+    fits = len(shape) == 2 and shape[0] == rows and shape[1] >= 1 and columns in (None, shape[1])
+    wanted = f"{rows} × {columns or 'targets'}"
+    require(fits, f"Targets must be a matrix {wanted}, or a vector for one target. Got shape {_shape(targets)}.")
+    return matrix
 
 
 def _shape(array: Array) -> tuple[int, ...]:
     return tuple(array.shape) if hasattr(array, "shape") else np.shape(array)
 
 
+def check_finite(matrix: Tensor, name: str) -> None:
+    """Refuse NaN and infinity, and say where the first is."""
+    norm = torch.linalg.vector_norm(matrix)  # one pass, and catches squares that would overflow as well
+    if not torch.isfinite(norm):
+        bad = (~torch.isfinite(matrix)).nonzero()
+        where = f" (first at row {int(bad[0, 0])}, column {int(bad[0, 1])})" if len(bad) else " after squaring"
+        raise HansaError(f"{name} must be finite numbers. Got NaN or infinity{where}; drop or repair these samples.")
+
+
 def check_values(z: Tensor, y: Tensor, num_classes: int) -> None:
     """Refuse features that are not finite and labels that name no class."""
-    if not torch.isfinite(torch.linalg.vector_norm(z)):  # one pass, and catches squares that would overflow as well
-        bad = (~torch.isfinite(z)).nonzero()
-        where = f" (first at row {int(bad[0, 0])}, column {int(bad[0, 1])})" if len(bad) else " after squaring"
-        raise HansaError(f"Features must be finite numbers. Got NaN or infinity{where}; drop or repair these samples.")
+    check_finite(z, "Features")
     require(not y.is_floating_point(), f"Labels must be whole numbers. Got {str(y.dtype).removeprefix('torch.')}.")
     if len(y):
         lowest, highest = (int(bound) for bound in torch.aminmax(y))
@@ -84,12 +107,18 @@ def cut(features: Array, labels: Array, rows: int, device: torch.device) -> Iter
         yield as_features(features[piece]).to(device), as_tensor(labels[piece]).to(device)
 
 
-def gather(batches: Iterable[tuple[Array, Array]], dimension: int, rows: int, device: torch.device) -> Iterator[Block]:
+def labelled(batches: Iterable[tuple[Array, Array]], dimension: int) -> Iterator[tuple[Array, Array]]:
+    """The batches, each checked when it is asked for."""
+    for features, labels in batches:
+        check_shapes(features, labels, dimension)
+        yield features, labels
+
+
+def gather(batches: Iterable[tuple[Array, Array]], rows: int, device: torch.device) -> Iterator[Block]:
     """The rows of many small batches as few large blocks: matrix products of a few rows waste a processor."""
     pending: list[tuple[Array, Array]] = []
     held = 0
     for features, labels in batches:
-        check_shapes(features, labels, dimension)
         if pending and held + len(labels) > rows:
             yield from cut(*_joined(pending), rows, device)
             pending, held = [], 0
@@ -100,7 +129,7 @@ def gather(batches: Iterable[tuple[Array, Array]], dimension: int, rows: int, de
 
 
 def _joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """One matrix and one vector; where precisions differ, in the higher one."""
+    """One array of features and one of labels or targets; where precisions differ, in the higher one."""
     if len(parts) == 1:
         return parts[0]
     return _concatenated([part[0] for part in parts]), _concatenated([part[1] for part in parts])

@@ -1,10 +1,10 @@
-"""From statistics to a classifier: (A + λI) W = b in float64, and how classes are re-balanced afterwards."""
+"""From statistics to weights: (A + λI) W = b in float64, and how classes are re-balanced afterwards."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -12,48 +12,39 @@ from torch import Tensor
 from hansa.errors import require
 from hansa.ridge.inputs import Array, as_features
 
-if TYPE_CHECKING:
-    from hansa.ridge.statistics import RidgeStatistics
-
 Normalize = Literal["column", "gamma", "none"]
 
 
-def solve(statistics: RidgeStatistics, lam: float, normalize: Normalize, alpha: float, intercept: bool) -> Tensor:
+class System(NamedTuple):
+    """The normal equations (A + λI) W = b, and what the size of the residual needs besides."""
+
+    gram: Tensor
+    moment: Tensor
+    square: float  # tr(YᵀY)
+    n: float
+    free: int = 0  # coefficients that λ does not shrink and A no longer contains: an intercept removed by centring
+
+
+def solution(system: System, lam: float) -> Tensor:
     """W by one Cholesky factorisation."""
-    check_settings(lam, normalize, alpha)
-    gram, moment = system(statistics, intercept)
-    return balance(torch.cholesky_solve(moment, factorise(gram, lam)), statistics.counts, normalize, alpha, intercept)
+    check_lambda(lam)
+    return torch.cholesky_solve(system.moment, factorise(system.gram, lam))
 
 
-def path(
-    statistics: RidgeStatistics, lams: Iterable[float], normalize: Normalize, alpha: float, intercept: bool
-) -> Iterator[Tensor]:
+def solutions(system: System, lams: Sequence[float]) -> Iterator[Tensor]:
     """W for every λ: A = QΛQᵀ once, then W = Q (Λ + λ)⁻¹ Qᵀb."""
-    lams = tuple(lams)
+    values, vectors = eigenvalues(system, lams)
+    turned = vectors.T @ system.moment
+    return (vectors @ (turned / (values + lam)[:, None]) for lam in lams)
+
+
+def eigenvalues(system: System, lams: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Λ and Q of A = QΛQᵀ; refuses a λ with which A + λI is not positive definite."""
     for lam in lams:
-        check_settings(lam, normalize, alpha)
-    gram, moment = system(statistics, intercept)
-    values, vectors = torch.linalg.eigh(gram)
+        check_lambda(lam)
+    values, vectors = torch.linalg.eigh(system.gram)
     require(all(float(values[0]) + lam > 0 for lam in lams), _indefinite(min(lams, default=0.0)))
-    turned = vectors.T @ moment
-    return (
-        balance(vectors @ (turned / (values + lam)[:, None]), statistics.counts, normalize, alpha, intercept)
-        for lam in lams
-    )
-
-
-def squared_error(statistics: RidgeStatistics, weights: Tensor) -> float:
-    """tr(YᵀY) − 2 tr(Wᵀb) + tr(WᵀAW), where tr(YᵀY) = n for one-hot targets."""
-    rows, classes = tuple(weights.shape)
-    shape = (statistics.dimension, statistics.num_classes)
-    require(
-        rows - shape[0] in (0, 1) and classes == shape[1],
-        f"Weights for these statistics must be {shape[0]} × {shape[1]} (one more row with intercept). "
-        f"Got {rows} × {classes}.",
-    )
-    gram, moment = system(statistics, intercept=rows > shape[0])
-    weights = weights.to(gram)
-    return statistics.n + float((weights * (gram @ weights - 2 * moment)).sum())
+    return values, vectors
 
 
 def scores(features: Array, weights: Tensor) -> Tensor:
@@ -66,19 +57,6 @@ def scores(features: Array, weights: Tensor) -> Tensor:
     )
     product: Tensor = z.to(weights.dtype) @ weights[:dimension]
     return product + weights[dimension] if len(weights) > dimension else product
-
-
-def system(statistics: RidgeStatistics, intercept: bool) -> tuple[Tensor, Tensor]:
-    """A and b; with an intercept those of features with a constant 1 appended.
-
-    The appended row of A is Σz = b·1 with corner n, that of b is g: an intercept costs no further statistics.
-    """
-    if not intercept:
-        return statistics.gram, statistics.moment
-    total = statistics.moment.sum(1, keepdim=True)
-    corner = statistics.counts.sum().reshape(1, 1)
-    gram = torch.cat([torch.cat([statistics.gram, total], 1), torch.cat([total.T, corner], 1)])
-    return gram, torch.cat([statistics.moment, statistics.counts[None]])
 
 
 def factorise(gram: Tensor, lam: float) -> Tensor:
@@ -129,7 +107,7 @@ def check_lambda(lam: float) -> None:
     """λ must be positive."""
     require(
         math.isfinite(lam) and lam > 0,
-        "The 'lam' of a ridge classifier must be a number > 0: without it A need not be invertible "
+        "The 'lam' of ridge regression must be a number > 0: without it A need not be invertible "
         f"(fewer samples than features, or dependent features). Got {lam}.",
     )
 

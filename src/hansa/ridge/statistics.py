@@ -1,14 +1,11 @@
-"""The statistics of a ridge classifier: sums over samples, so they add up over clients, shards and servers.
-
-A = Σ zzᵀ, b = Σ z e_yᵀ and the class counts g (Fed3R eqs. 7 and 8) are all that ridge regression needs.  They form a
-commutative group: `+` merges clients in any order, `-` removes one exactly.
-"""
+"""The statistics of a ridge classifier: A = Σ zzᵀ, b = Σ z e_yᵀ and the class counts g (Fed3R eqs. 7 and 8)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,20 +13,23 @@ from torch import Tensor
 
 from hansa.errors import require
 from hansa.ridge import wire
-from hansa.ridge.accumulate import add_block, block_rows, mirror
+from hansa.ridge.accumulate import add_class_sums, add_products, block_rows
+from hansa.ridge.additive import AdditiveStatistics, place_of
 from hansa.ridge.choose import GRID, LambdaChoice, select_lambda
-from hansa.ridge.inputs import Array, Block, FeatureMap, check_shapes, check_values, cut, gather
-from hansa.ridge.solve import Normalize, path, solve, squared_error
+from hansa.ridge.inputs import Array, FeatureMap, check_shapes, check_values, cut, gather, labelled
+from hansa.ridge.solve import Normalize, System, balance, check_settings, solution, solutions
 from hansa.tree import Tree, nbytes
+
+FORMAT = wire.Format("hansa.ridge/1", "num_classes")
 
 
 @dataclass(frozen=True, eq=False)
-class RidgeStatistics:
+class RidgeStatistics(AdditiveStatistics):
     """Gram matrix A (d × d), class sums b (d × C) and class counts g (C), all in float64."""
 
-    gram: Tensor
-    moment: Tensor
     counts: Tensor
+
+    columns: ClassVar[str] = "classes"
 
     def __post_init__(self) -> None:
         wire.check(self.gram, self.moment, self.counts)
@@ -60,9 +60,9 @@ class RidgeStatistics:
         """
         check_shapes(features, labels, None)
         dimension = feature_map.dimension_out if feature_map else int(np.shape(features)[1])
-        new = cls.zeros(dimension, num_classes, device=_place(features, device))
-        new._add(cut(features, labels, block or block_rows(new.gram.device), new.gram.device), feature_map)
-        return new
+        new = cls.zeros(dimension, num_classes, device=place_of(features, device))
+        blocks = cut(features, labels, block or block_rows(new.gram.device), new.gram.device)
+        return new._add(blocks, feature_map)
 
     @classmethod
     def from_clients(
@@ -81,38 +81,14 @@ class RidgeStatistics:
         """
         new = cls.zeros(feature_map.dimension_out if feature_map else dimension, num_classes, device=device)
         place = new.gram.device
-        new._add(gather(batches, dimension, block or block_rows(place), place), feature_map)
-        return new
-
-    @staticmethod
-    def sum(parts: Iterable[RidgeStatistics]) -> RidgeStatistics:
-        """The sum of one or more statistics, taken one at a time."""
-        total: RidgeStatistics | None = None
-        for part in parts:
-            total = part.copy() if total is None else total._shift(part, 1)
-        require(total is not None, "There is nothing to sum: give at least one RidgeStatistics.")
-        assert total is not None
-        return total
+        return new._add(gather(labelled(batches, dimension), block or block_rows(place), place), feature_map)
 
     def update(
         self, features: Array, labels: Array, *, feature_map: FeatureMap | None = None, block: int | None = None
     ) -> RidgeStatistics:
         """Add samples in place, for streams; returns itself.  A refused batch leaves the sums as they were."""
         check_shapes(features, labels, None if feature_map else self.dimension)
-        rows = block or block_rows(self.gram.device)
-        if len(labels) > rows:
-            whole = RidgeStatistics.from_features(
-                features, labels, self.num_classes, feature_map=feature_map, block=rows, device=self.gram.device
-            )
-            return self._shift(whole, 1)
-        self._add(cut(features, labels, rows, self.gram.device), feature_map)
-        return self
-
-    def __add__(self, other: RidgeStatistics) -> RidgeStatistics:
-        return self.copy()._shift(other, 1)
-
-    def __radd__(self, other: int) -> RidgeStatistics:
-        return self if other == 0 else NotImplemented  # so that the built-in sum works
+        return self._update(features, labels, feature_map, block)
 
     def __sub__(self, other: RidgeStatistics) -> RidgeStatistics:
         whole = bool((self.counts == self.counts.round()).all() and (other.counts == other.counts.round()).all())
@@ -126,11 +102,6 @@ class RidgeStatistics:
         return difference
 
     @property
-    def dimension(self) -> int:
-        """Features of a sample, d."""
-        return len(self.gram)
-
-    @property
     def num_classes(self) -> int:
         """Classes, C."""
         return len(self.counts)
@@ -139,14 +110,6 @@ class RidgeStatistics:
     def n(self) -> float:
         """Samples in the sums; a whole number unless privacy noise was added."""
         return float(self.counts.sum())
-
-    def copy(self) -> RidgeStatistics:
-        """Sums of its own."""
-        return RidgeStatistics(self.gram.clone(), self.moment.clone(), self.counts.clone())
-
-    def to(self, device: torch.device | str) -> RidgeStatistics:
-        """The same sums on a device."""
-        return RidgeStatistics(self.gram.to(device), self.moment.to(device), self.counts.to(device))
 
     def relabel(self, index: Sequence[int], num_classes: int) -> RidgeStatistics:
         """Class c becomes class `index[c]` of `num_classes`: aligns statistics whose class lists differ."""
@@ -166,7 +129,9 @@ class RidgeStatistics:
         intercept: bool = False,
     ) -> Tensor:
         """The classifier W (d × C, float64); with an intercept (d+1) × C, the intercepts being the last row."""
-        return solve(self, lam, normalize, alpha, intercept)
+        check_settings(lam, normalize, alpha)
+        weights = solution(self.system(intercept), lam)
+        return balance(weights, self.counts, normalize, alpha, intercept)
 
     def path(
         self,
@@ -177,11 +142,33 @@ class RidgeStatistics:
         intercept: bool = False,
     ) -> Iterator[Tensor]:
         """The classifiers for many λ, one at a time, from one eigendecomposition."""
-        return path(self, lams, normalize, alpha, intercept)
+        lams = tuple(lams)
+        for lam in lams:
+            check_settings(lam, normalize, alpha)
+        found = solutions(self.system(intercept), lams)
+        return (balance(weights, self.counts, normalize, alpha, intercept) for weights in found)
+
+    def system(self, intercept: bool) -> System:
+        """A and b; with an intercept those of features with a constant 1 appended, penalised like the rest.
+
+        The appended row of A is Σz = b·1 with corner n, that of b is g: an intercept costs no further statistics.
+        """
+        if not intercept:
+            return System(self.gram, self.moment, self.n, self.n)
+        total = self.moment.sum(1, keepdim=True)
+        corner = self.counts.sum().reshape(1, 1)
+        gram = torch.cat([torch.cat([self.gram, total], 1), torch.cat([total.T, corner], 1)])
+        return System(gram, torch.cat([self.moment, self.counts[None]]), self.n, self.n)
+
+    def plain(self, found: Tensor, intercept: bool) -> Tensor:
+        """W without re-balancing; a class without samples has a zero column."""
+        return balance(found, self.counts, "none", 0.0, intercept)
 
     def squared_error(self, weights: Tensor) -> float:
-        """‖Y − ZW‖² over the samples in these statistics, from the sums alone."""
-        return squared_error(self, weights)
+        """‖Y − ZW‖² over the samples in these statistics: n − 2 tr(Wᵀb) + tr(WᵀAW), as tr(YᵀY) = n for one-hot rows."""
+        gram, moment, *_ = self.system(self.has_intercept(weights))
+        weights = weights.to(gram)
+        return self.n + float((weights * (gram @ weights - 2 * moment)).sum())
 
     def select_lambda(
         self, held_out: RidgeStatistics, lams: Iterable[float] = GRID, *, intercept: bool = False
@@ -208,30 +195,16 @@ class RidgeStatistics:
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float64) -> None:
         """Write the wire form as a safetensors file, whole or not at all."""
-        wire.save(Path(path), self.pack(dtype), self.num_classes)
+        wire.save(Path(path), self.pack(dtype), FORMAT, self.num_classes)
 
     @classmethod
     def load(cls, path: Path | str) -> RidgeStatistics:
         """Read what `save` wrote, or say in one sentence why not."""
-        return cls.unpack(*wire.load(Path(path)))
+        return cls.unpack(*wire.load(Path(path), FORMAT))
 
-    def _add(self, blocks: Iterable[Block], feature_map: FeatureMap | None) -> None:
-        for z, y in blocks:
-            check_values(z, y, self.num_classes)
-            mapped = feature_map(z) if feature_map else z
-            width = mapped.shape[1]
-            require(width == self.dimension, f"The feature map gives {width} features, not {self.dimension}.")
-            add_block(self.gram, self.moment, self.counts, mapped, y)
-        mirror(self.gram)
+    def _check_block(self, z: Tensor, y: Tensor) -> None:
+        check_values(z, y, self.num_classes)
 
-    def _shift(self, other: RidgeStatistics, sign: int) -> RidgeStatistics:
-        mine, theirs = tuple(self.moment.shape), tuple(other.moment.shape)
-        require(mine == theirs, f"Statistics of {mine} and {theirs} features × classes cannot be combined.")
-        self.gram.add_(other.gram, alpha=sign)
-        self.moment.add_(other.moment, alpha=sign)
-        self.counts.add_(other.counts, alpha=sign)
-        return self
-
-
-def _place(features: Array, device: torch.device | str | None) -> torch.device | str | None:
-    return features.device if device is None and isinstance(features, Tensor) else device
+    def _add_block(self, z: Tensor, y: Tensor) -> None:
+        add_products(self.gram, z)
+        add_class_sums(self.moment, self.counts, z, y)

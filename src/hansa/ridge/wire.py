@@ -8,16 +8,22 @@ counts   their samples, float64: exact whatever the wire's type
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hansa.errors import HansaError, require
+from hansa.io.files import replacing
 from hansa.tree import Tree
 
-FORMAT = "hansa.ridge/1"
+
+class Format(NamedTuple):
+    """What a file says of itself: its format, and under which name the number of b's columns is."""
+
+    name: str
+    columns: str
 
 
 def check(gram: Tensor, moment: Tensor, counts: Tensor) -> None:
@@ -36,7 +42,7 @@ def present(moment: Tensor, counts: Tensor) -> int:
 
 def blank(dimension: int, classes: int, dtype: torch.dtype) -> Tree:
     """The shapes and types of a wire form, without any memory behind them."""
-    _check_dtype(dtype)
+    check_dtype(dtype)
     return {
         "gram": torch.empty(dimension * (dimension + 1) // 2, dtype=dtype, device="meta"),
         "moment": torch.empty(dimension, classes, dtype=dtype, device="meta"),
@@ -47,15 +53,15 @@ def blank(dimension: int, classes: int, dtype: torch.dtype) -> Tree:
 
 def pack(gram: Tensor, moment: Tensor, counts: Tensor, dtype: torch.dtype) -> Tree:
     """Statistics to wire form."""
-    _check_dtype(dtype)
+    check_dtype(dtype)
     classes = _present(moment, counts)
     tree = {
-        "gram": torch.cat([row[start:] for start, row in enumerate(gram.to(dtype))]),
+        "gram": triangle(gram, dtype),
         "moment": moment[:, classes].to(dtype),
         "classes": classes.to(torch.int32),
         "counts": counts[classes],
     }
-    _check_finite(tree)
+    check_finite(tree)
     return tree
 
 
@@ -63,10 +69,7 @@ def unpack(tree: Tree, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Wire form to statistics, checked."""
     _check_tree(tree, num_classes)
     dimension = len(tree["moment"])
-    gram = tree["gram"].new_zeros(dimension, dimension, dtype=torch.float64)
-    for start, row in enumerate(torch.split(tree["gram"], list(range(dimension, 0, -1)))):
-        gram[start, start:] = row
-    gram.add_(gram.triu(1).T)
+    gram = square(tree["gram"], dimension)
     classes = tree["classes"].long()
     moment, counts = gram.new_zeros(dimension, num_classes), gram.new_zeros(num_classes)
     moment[:, classes] = tree["moment"].double()
@@ -74,31 +77,41 @@ def unpack(tree: Tree, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
     return gram, moment, counts
 
 
+def triangle(gram: Tensor, dtype: torch.dtype) -> Tensor:
+    """The upper triangle of a symmetric matrix, row by row."""
+    return torch.cat([row[start:] for start, row in enumerate(gram.to(dtype))])
+
+
+def square(upper: Tensor, dimension: int) -> Tensor:
+    """The symmetric matrix, in float64, whose upper triangle is given row by row."""
+    gram = upper.new_zeros(dimension, dimension, dtype=torch.float64)
+    for start, row in enumerate(torch.split(upper, list(range(dimension, 0, -1)))):
+        gram[start, start:] = row
+    return gram.add_(gram.triu(1).T)
+
+
 def rounding(gram: Tensor, moment: Tensor, dtype: torch.dtype) -> float:
     """What a number format costs, relative to the norm."""
-    _check_dtype(dtype)
+    check_dtype(dtype)
     lost = [float((part - part.to(dtype).double()).norm() / part.norm().clamp_min(1e-300)) for part in (gram, moment)]
     return max(lost)
 
 
-def save(path: Path, tree: Tree, num_classes: int) -> None:
-    """To a temporary name first, then renamed: a reader sees a whole file or none."""
+def save(path: Path, tree: Tree, form: Format, columns: int) -> None:
+    """Write to a temporary name first, then renamed: a reader sees a whole file or none."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     owned = {key: leaf.cpu().contiguous() for key, leaf in tree.items()}
     try:
-        save_file(owned, temporary, {"format": FORMAT, "num_classes": str(num_classes)})
-        temporary.replace(path)
-    except (OSError, SafetensorError) as error:
+        with replacing(path) as temporary:
+            save_file(owned, temporary, {"format": form.name, form.columns: str(columns)})
+    except SafetensorError as error:
         raise HansaError(f"The statistics cannot be written to '{path}': {error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def load(path: Path) -> tuple[Tree, int]:
-    """The wire form and the number of classes."""
+def load(path: Path, form: Format) -> tuple[Tree, int]:
+    """The wire form and the number of b's columns."""
     from safetensors import SafetensorError, safe_open
 
     require(path.is_file(), f"There is no file of ridge statistics at '{path}'.")
@@ -109,30 +122,33 @@ def load(path: Path) -> tuple[Tree, int]:
     except (SafetensorError, OSError) as error:
         raise HansaError(f"The file '{path}' is damaged or no safetensors file: {error}.") from error
     require(
-        about.get("format") == FORMAT and about.get("num_classes", "").isdecimal(),
-        f"The file '{path}' holds no ridge statistics this version reads (format {about.get('format')!r}).",
+        about.get("format") == form.name and about.get(form.columns, "").isdecimal(),
+        f"The file '{path}' holds no ridge statistics this version reads as '{form.name}': "
+        f"its format is {about.get('format')!r}.",
     )
-    return tree, int(about["num_classes"])
+    return tree, int(about[form.columns])
 
 
-def _present(moment: Tensor, counts: Tensor) -> Tensor:
-    """Differences of statistics (moving features) may have sums where they have no counts."""
-    return ((counts != 0) | (moment != 0).any(0)).nonzero().flatten()
-
-
-def _check_dtype(dtype: torch.dtype) -> None:
+def check_dtype(dtype: torch.dtype) -> None:
+    """Refuse number formats that statistics do not travel in."""
     require(
         dtype in (torch.float32, torch.float64),
         f"Ridge statistics travel as float32 or float64. Got {str(dtype).removeprefix('torch.')}.",
     )
 
 
-def _check_finite(tree: Tree) -> None:
-    for key in ("gram", "moment", "counts"):
+def check_finite(tree: Tree) -> None:
+    """Refuse leaves that are not finite."""
+    for key, leaf in tree.items():
         require(
-            bool(torch.isfinite(tree[key]).all()),
+            bool(torch.isfinite(leaf).all()),
             f"The '{key}' of ridge statistics must be finite. Got NaN or infinity; the sender's features are at fault.",
         )
+
+
+def _present(moment: Tensor, counts: Tensor) -> Tensor:
+    """Differences of statistics (moving features) may have sums where they have no counts."""
+    return ((counts != 0) | (moment != 0).any(0)).nonzero().flatten()
 
 
 def _check_tree(tree: Tree, num_classes: int) -> None:
@@ -144,7 +160,7 @@ def _check_tree(tree: Tree, num_classes: int) -> None:
     dimension, classes = shapes["moment"]
     expected = {key: tuple(leaf.shape) for key, leaf in sorted(blank(dimension, classes, torch.float32).items())}
     require(shapes == expected, f"Packed ridge statistics are misshapen: expected {expected}. Got {shapes}.")
-    _check_finite(tree)
+    check_finite(tree)
     ids = tree["classes"].long()
     within = bool(((ids >= 0) & (ids < num_classes)).all()) and len(torch.unique(ids)) == len(ids)
     require(within, f"Packed ridge statistics must name each class in 0..{num_classes - 1} at most once.")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from hansa.engines.session import EngineSession
+from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
-from hansa.orchestrate.chain import missing_from, without
-from hansa.payload import Update
-from hansa.running.phase_run import Experiment, PhaseRun
+from hansa.orchestrate.planner import Leg, without
+from hansa.payload import Update, join, relay
+from hansa.running.evaluate import Evaluation, evaluate
+from hansa.running.experiment import Experiment
+from hansa.running.phase_run import Line, PhaseRun
+from hansa.running.round_book import RoundBook
+from hansa.tree import Tree
 
 Record = dict[str, Any]
 COMMIT_SECONDS = 1.0  # what a kill may cost; a resumed run repeats it bit for bit
@@ -32,72 +37,158 @@ class Journal(Protocol):
 def run_phases(
     experiment: Experiment, store: Store, journal: Journal, stop: Callable[[], bool] = lambda: False
 ) -> PhaseRun | None:
-    """Play all phases from the store's last commit on; the last stage, or None when `stop` asked to leave before."""
+    """Run all phases from the store's last commit on; return the last, or None when `stop` asked to leave before."""
     progress = store.progress() or {"phase": 0, "round": 0, "journal": 0}
     journal.rewind(progress["journal"])
-    stage = experiment.origin
+    run = experiment.origin
     for index, phase in enumerate(experiment.phases):
-        stage = PhaseRun(experiment, index, store, stage)
+        run = PhaseRun(experiment, index, store, run)
         first = phase.rounds if index < progress["phase"] else progress["round"] if index == progress["phase"] else 0
-        if first < phase.rounds and not _play_phase(stage, first, journal, stop):
+        if first < phase.rounds and not _run_phase(run, first, progress, journal, stop):
             return None
-    return stage
+    return run
 
 
-def _play_phase(stage: PhaseRun, first: int, journal: Journal, stop: Callable[[], bool]) -> bool:
-    """The rounds of one phase."""
-    rounds, committed = stage.phase.rounds, time.monotonic()
-    before = {"before": stage.evaluate_start().metrics} if first == 0 else {}
-    with stage.experiment.engine.open(stage.context) as crew:
-        for stage.round in range(first, rounds):
-            length = journal.write(run_round(stage, crew) | (before if stage.round == 0 else {}))
-            last, leave = stage.round + 1 == rounds, stop()
+def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, stop: Callable[[], bool]) -> bool:
+    """Run the rounds of one phase; `progress` holds the note of the last commit."""
+    rounds, committed = run.phase.rounds, time.monotonic()
+    with run.experiment.engine.open(run.context) as session:
+        charged = run.ledger.totals()
+        news = _news(run, session, progress) if first == 0 else {}  # a resumed phase writes what it would have written
+        for run.round in range(first, rounds):
+            record = run_round(run, session, charged) | (news if run.round == 0 else {})
+            charged = run.ledger.totals()
+            progress |= {"metrics": record["metrics"]} if record["metrics"] else {}
+            _choose(run, record, progress)
+            length, last, leave = journal.write(record), run.round + 1 == rounds, stop()
+            progress |= {"phase": run.index, "round": run.round + 1, "journal": length}
             if last or leave or time.monotonic() - committed > COMMIT_SECONDS:
-                stage.save()
-                stage.store.commit({"phase": stage.index, "round": stage.round + 1, "journal": length})
+                run.save()
+                run.store.commit(progress)
                 committed = time.monotonic()
             if leave and not last:
                 return False
-    return not stop() or stage.index + 1 == len(stage.experiment.phases)
+    return not stop() or run.index + 1 == len(run.experiment.phases)
 
 
-def run_round(stage: PhaseRun, crew: EngineSession) -> Record:
-    """One round: broadcast, visit, add up, step; then judge and account for it."""
-    began, before = time.perf_counter(), stage.ledger.totals()
-    phase, algorithm = stage.phase, stage.algorithm
-    chains = phase.orchestration.plan(stage.round, stage.names, stage.sampling_seed)
-    stage.failed = missing_from(phase.orchestration, stage.round, chains, stage.sampling_seed)
-    cohort = _add_up(crew.round(without(chains, stage.failed), algorithm.broadcast(stage.server), stage))
-    stage.check_failures(sum(map(len, chains)))
-    stage.server = algorithm.server_step(stage.task, stage.server, cohort)
+def _news(run: PhaseRun, session: EngineSession, progress: Record) -> Record:
+    """Return what the first record of a phase tells: how it is carried out, and what it starts from."""
+    return {"engine": run.experiment.engine.choice(run.context), "before": _before(run, session, progress)}
+
+
+def _before(run: PhaseRun, session: EngineSession, progress: Record) -> dict[str, float]:
+    """Return the metrics of what a phase starts from: those the phase before ended with, or of an untrained model."""
+    known = run.index > 0 and run.phase.outside == run.experiment.phases[run.index - 1].outside
+    if known and "metrics" in progress:
+        found: dict[str, float] = progress["metrics"]
+        return found
+    return evaluate(run, session, start=True).metrics
+
+
+def _choose(run: PhaseRun, record: Record, progress: Record) -> None:
+    """Keep the best models by the validation samples, and end the phase with them, where the phase asks for it."""
+    if run.phase.deploy != "best-validation":
+        return
+    if record["metrics"]:
+        headline = run.experiment.suite.headline
+        names = (f"validation_{headline.name}", f"client_validation_{headline.name}_weighted")
+        found = next((record["metrics"][name] for name in names if name in record["metrics"]), None)
+        best = progress.get("best", {}).get(str(run.index))
+        if found is not None and (best is None or headline.better(found, best["value"])):
+            now = {"value": found, "round": run.round + 1, "metrics": record["metrics"]}
+            progress["best"] = {str(run.index): now}
+            run.keep_best()
+    best = progress.get("best", {}).get(str(run.index))
+    if run.round + 1 == run.phase.rounds and best is not None:
+        run.return_to_best()
+        record["deployed"], progress["metrics"] = best["round"], best["metrics"]
+
+
+def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float] | None = None) -> Record:
+    """Run one round: broadcast, visit, add up, step; then evaluate and account for it, beyond what was `charged`."""
+    began, paths = time.perf_counter(), Counter(session.paths)
+    charged = run.ledger.totals() if charged is None else charged
+    book, planner = RoundBook(run), run.planner
+    legs = planner.round(run.cohort)
+    book.failed = dict(planner.missing(run.cohort))
+    cohort = _visit(run, session, legs, book)
+    book.check(sum(len(leg.chain) for leg in legs))
+    if planner.merges(run.cohort):
+        run.server = run.algorithm.server_step(run.round_task, run.server, _merged(run, cohort))
+        run.lines = {}
     seconds = time.perf_counter() - began
-    costs = {key: total - before[key] for key, total in stage.ledger.totals().items()}
-    due = (stage.round + 1) % phase.evaluate_every == 0 or stage.round + 1 == phase.rounds
+    evaluation = _evaluate(run, session) if _due(run) else Evaluation({})
+    costs = {key: total - charged[key] for key, total in run.ledger.totals().items()}
     return {
-        "phase": stage.index,
-        "phase_name": phase.name,
-        "algorithm": name_of("algorithm", algorithm),
-        "round": stage.round + 1,
-        "clients": cohort.count,
-        "failed": stage.failed,
+        "phase": run.index,
+        "phase_name": run.phase.name,
+        "algorithm": name_of("algorithm", run.algorithm),
+        "round": run.round + 1,
+        "clients": cohort.count + sum(line.total.count for line in run.lines.values()),
+        "failed": book.failed,
         "bytes_up": int(costs["bytes_up"]),
         "bytes_down": int(costs["bytes_down"]),
+        "bytes_evaluate": int(costs["bytes_evaluate"]),
         "flops": costs["flops"],
         "seconds": seconds,
-        "metrics": _judge(stage) if due else {},
+        "paths": dict(Counter(session.paths) - paths),
+        "metrics": evaluation.metrics,
     }
 
 
-def _add_up(uploads: Iterator[Update]) -> Update:
-    """The sum of a round's uploads; nothing at all where every client failed."""
-    total = next(uploads, Update({}, 0.0, 0))
-    for up in uploads:
-        total = total + up
-    return total
+def _due(run: PhaseRun) -> bool:
+    return (run.round + 1) % run.phase.evaluate_every == 0 or run.round + 1 == run.phase.rounds
 
 
-def _judge(stage: PhaseRun) -> dict[str, float]:
-    evaluation = stage.evaluate()
-    if evaluation.scores is not None:
-        stage.store.put(f"{stage.index}/scores/{stage.round + 1}", evaluation.scores.tree())
-    return evaluation.metrics
+def _visit(run: PhaseRun, session: EngineSession, legs: list[Leg], book: RoundBook) -> Update:
+    """Visit everyone who answers; return the sum of what goes to the server, and move models that go on."""
+    total: Update | None = None
+    for line, up in session.round(run.round_task, _lanes(run, legs, book.failed), book):
+        if line is None:
+            total = up if total is None else total + up
+        else:
+            _go_on(run, line, up)
+    return Update({}, 0.0, 0) if total is None else total
+
+
+def _lanes(run: PhaseRun, legs: list[Leg], missing: Mapping[str, str]) -> list[Lane]:
+    """Return the chains of those who answer, with their messages; a client's visits of a round are counted."""
+    down, visits = run.broadcast(), Counter[str]()
+    lanes = []
+    for leg in legs:
+        chain, counted = without(leg.chain, missing), []
+        for client in chain:
+            counted.append(visits[client])
+            visits[client] += 1
+        if chain:
+            lanes.append(Lane(chain, counted, _message(run, leg.line, down), leg.line))
+    return lanes
+
+
+def _message(run: PhaseRun, line: int | None, down: Tree) -> Tree:
+    return run.lines[line].down if line in run.lines else down
+
+
+def _go_on(run: PhaseRun, line: int, up: Update) -> None:
+    """Move a model that goes on by what a leg of it uploaded."""
+    uplink, before = run.algorithm.uplink, run.lines.get(line)
+    down = run.broadcast() if before is None else before.down
+    total = up if before is None else join(uplink, before.total, up)
+    run.lines[line] = Line(relay(uplink, down, up), total)
+
+
+def _merged(run: PhaseRun, cohort: Update) -> Update:
+    """Return everything that goes to the server at the end of a round."""
+    total = cohort if cohort.count else None
+    for line in run.lines.values():
+        total = line.total if total is None else total + line.total
+    return cohort if total is None else total
+
+
+def _evaluate(run: PhaseRun, session: EngineSession) -> Evaluation:
+    evaluation = evaluate(run, session)
+    if evaluation.rows is not None:
+        run.store.put(f"{run.index}/scores/{run.round + 1}", evaluation.rows)
+    if evaluation.tables:
+        run.store.put(f"{run.index}/tables/{run.round + 1}", evaluation.tables)
+    return evaluation

@@ -19,7 +19,7 @@ from hansa.tree import Tree
 WIDE = 2**18  # weights from which the gradient's way through memory is worth saving
 
 
-class WideLayers:
+class FusedLinear:
     """The layers of a network whose weights step by themselves, and what they saw of the batch at hand."""
 
     def __init__(self, module: nn.Module, weights: Mapping[str, Tensor]):

@@ -1,8 +1,11 @@
-"""Layers whose ways are known: what may be done to them depends on nothing but their type."""
+"""Layers of known kinds: what may be done to them depends on nothing but their type."""
 
 from __future__ import annotations
 
+import functools
+
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 # What a module of these types computes does not depend on other samples of a batch, on training mode or on chance.
 PLAIN = (
@@ -18,6 +21,20 @@ PLAIN = (
     nn.GroupNorm,
 )
 CONVOLUTIONS = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+
+
+@functools.lru_cache(maxsize=256)
+def uses_batch_statistics(module: nn.Module) -> bool:
+    """Tell whether a batch of one sample cannot be trained on: its deviation is zero."""
+    return any(isinstance(part, _BatchNorm) for part in module.modules())
+
+
+@functools.lru_cache(maxsize=256)
+def draws(module: nn.Module) -> bool:
+    """Tell whether a network may draw random numbers while it trains, as dropout does; unknown layers may."""
+    known = (*PLAIN, *CONVOLUTIONS, _BatchNorm, nn.Embedding)
+    parts = (part for part in module.modules() if part is not module)
+    return not all(isinstance(part, known) or getattr(part, "sample_by_sample", False) for part in parts)
 
 
 def plain(module: nn.Module, *, convolutions: bool = True) -> bool:

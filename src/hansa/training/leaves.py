@@ -1,7 +1,9 @@
-"""Which leaves of a model stay on the client when it is personalised in part."""
+"""Which leaves of a model a setting means: parts, patterns, several of them, or all but some."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -9,18 +11,49 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from hansa.errors import require
 from hansa.task import Task
-from hansa.training.local import PARTS
 
+PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
 NORMALISATION = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: all batch and instance norms
+Patterns = str | tuple[str, ...]  # `head`, `features.3.*`, `["features", "!features.0.*"]`
 
 
-def kept_leaves(task: Task, keep: str) -> set[str]:
-    """The names of the leaves of a part, of all normalisation layers (`norm`, found by type), or of a pattern."""
-    names = list(task.params())
+@functools.lru_cache(maxsize=4096)
+def select(names: tuple[str, ...], patterns: Patterns) -> tuple[str, ...]:
+    """Return the names that patterns choose, in their order; `!pattern` takes out again what it matches.
+
+    Patterns apply one after the other; where the first takes something out, it takes it out of everything.
+    """
+    each = (patterns,) if isinstance(patterns, str) else patterns
+    chosen = set(names) if each and each[0].startswith("!") else set()
+    for pattern in each:
+        wanted = PARTS.get(pattern.removeprefix("!"), pattern.removeprefix("!"))
+        matching = {name for name in names if fnmatchcase(name, wanted)}
+        chosen = chosen - matching if pattern.startswith("!") else chosen | matching
+    return tuple(name for name in names if name in chosen)
+
+
+def written(patterns: Patterns) -> str:
+    """Return patterns as an error shows them."""
+    return f"'{patterns}'" if isinstance(patterns, str) else str(list(patterns))
+
+
+def personal_leaves(task: Task, keep: Patterns) -> set[str]:
+    """Return the leaves that stay on the client: parts, patterns, or all normalisation layers (`norm`, by type)."""
+    names, kept = tuple(task.params()), set[str]()
     if keep == "norm":
         layers = {name for name, layer in task.module.named_modules() if isinstance(layer, NORMALISATION)}
         kept = {name for name in names if name.rpartition(".")[0] in layers}
     else:
-        kept = {name for name in names if fnmatchcase(name, PARTS.get(keep, keep))}
-    require(bool(kept), f"No parameter matches keep = '{keep}'. The model has: {', '.join(names)}.")
+        kept = set(select(names, keep))
+    require(bool(kept), f"No parameter matches keep = {written(keep)}. The model has: {_listed(names)}.")
     return kept
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def but(patterns: Patterns) -> Patterns:
+    """Return the patterns of everything else."""
+    each = (patterns,) if isinstance(patterns, str) else patterns
+    return tuple(pattern.removeprefix("!") if pattern.startswith("!") else f"!{pattern}" for pattern in each)

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hansa.errors import HansaError, require
+from hansa.io.registry import Piece
 from hansa.task import ClientData, Task
+from hansa.training import optimisers
 from hansa.training.channels_last import channels_last, channels_last_gradients
-from hansa.training.fused_linear import WideLayers
+from hansa.training.directions import PLAIN, Direction, Slope
+from hansa.training.fused_linear import FusedLinear
+from hansa.training.layers import draws, uses_batch_statistics
+from hansa.training.leaves import Patterns, select, written
+from hansa.training.objectives import CrossEntropy, Objective, usual
+from hansa.training.optimisers import STEPS, Optimiser
+from hansa.training.schedules import Constant, Schedule
 from hansa.tree import Tree, copy
-
-PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
-
-
-@functools.lru_cache(maxsize=4096)
-def _matches(pattern: str, key: str) -> bool:
-    return fnmatchcase(key, pattern)
-
-
-@functools.lru_cache(maxsize=1024)
-def _matching(pattern: str, keys: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(key for key in keys if fnmatchcase(key, pattern))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,36 +30,29 @@ class Correction:
     """What an algorithm adds to every gradient: `strength·(w − anchor) + shift`.
 
     A proximal term is a pull towards an anchor, a control variate or a linear term of the objective a constant shift.
-    Leaves that are missing from `anchor` or `shift` are not corrected.
+    Leaves that are missing from `anchor` or `shift` are not corrected.  An anchor that `follow`s moves by that share
+    of its distance to the weights after every batch, as in a Moreau envelope; where it ends is in `Trained.anchor`.
     """
 
     strength: float = 0.0
     anchor: Tree = field(default_factory=dict)
     shift: Tree = field(default_factory=dict)
+    follow: float = 0.0
 
 
 NO_CORRECTION = Correction()
 
 
-class Trained(NamedTuple):
-    """What local training gives back."""
-
-    params: Tree  # all leaves; those that do not train are the ones that came in
-    steps: int
-    flops: float
-
-
-def uses_batch_statistics(module: torch.nn.Module) -> bool:
-    """Whether a batch of one sample cannot be trained on: its deviation is zero."""
-    return any(isinstance(part, torch.nn.modules.batchnorm._BatchNorm) for part in module.modules())
-
-
 @dataclass(frozen=True)
 class LocalTraining:
-    """Stochastic gradient descent on one client's data.
+    """Stochastic gradient descent, or Adam, on one client's data.
 
-    `train` says which leaves move: `all`, `features`, `head`, or a pattern such as `features.3.*`.  Float buffers (a
-    BatchNorm's running mean) in a trained part move with it and travel like parameters; integer buffers never travel.
+    `train` says which leaves move: `all`, `features`, `head`, a pattern such as `features.3.*`, or several of them,
+    with `!` before what stays.  Float buffers (a BatchNorm's running mean) in a trained part move with it and travel
+    like parameters; integer buffers never travel.  `objective` is what training minimises; without one it follows the
+    targets: cross-entropy for classes, squared error for real numbers.  `weight_decay` is part of the gradient, but
+    for `adamw`, which shrinks the weights apart from it.  `schedule` changes the rate from round to round, `clip`
+    bounds the Euclidean norm of a step's gradient, and `steps` counts steps in place of epochs.
     """
 
     lr: float = 0.1
@@ -73,7 +60,14 @@ class LocalTraining:
     batch_size: int = 32
     momentum: float = 0.0
     weight_decay: float = 0.0
-    train: str = "all"
+    train: Patterns = "all"
+    optimiser: Optimiser = "sgd"
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam
+    epsilon: float = 1e-8  # of Adam
+    objective: Annotated[Objective | None, Piece("objective")] = None
+    schedule: Annotated[Schedule, Piece("schedule")] = Constant()
+    clip: float | None = None
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"The 'lr' of local training must be a number > 0. Got {self.lr}.")
@@ -81,73 +75,285 @@ class LocalTraining:
         require(self.batch_size >= 1, f"The 'batch_size' of local training must be ≥ 1. Got {self.batch_size}.")
         require(0 <= self.momentum < 1, f"The 'momentum' of local training must lie in [0, 1). Got {self.momentum}.")
         require(self.weight_decay >= 0, f"The 'weight_decay' of local training must be ≥ 0. Got {self.weight_decay}.")
+        plain = self.optimiser == "sgd" or not self.momentum
+        require(plain, f"The 'momentum' of local training belongs to SGD: for {self.optimiser} set 'betas'.")
+        inside = all(0 <= beta < 1 for beta in self.betas) and self.epsilon > 0
+        require(
+            inside, f"The 'betas' of Adam must lie in [0, 1) and 'epsilon' above 0. Got {self.betas}, {self.epsilon}."
+        )
+        good = self.clip is None or self.clip > 0
+        require(good, f"The 'clip' of local training must be a number > 0. Got {self.clip}.")
+        good = self.steps is None or self.steps >= 1
+        require(good, f"The 'steps' of local training must be a whole number ≥ 1. Got {self.steps}.")
 
     def trains(self, key: str) -> bool:
-        """Whether a leaf of the model moves."""
-        return _matches(PARTS.get(self.train, self.train), key)
+        """Tell whether a leaf of the model moves."""
+        return bool(select((key,), self.train))
 
     def moving(self, params: Tree) -> Tree:
-        """The leaves that move, and so the only ones that need to travel."""
-        keys = _matching(PARTS.get(self.train, self.train), tuple(params))
+        """Return the leaves that move, and so the only ones that need to travel."""
+        keys = select(tuple(params), self.train)
         if not keys:
-            raise HansaError(f"No parameter matches train = '{self.train}'. The model has: {', '.join(params)}.")
+            raise HansaError(f"No parameter matches train = {written(self.train)}. The model has: {', '.join(params)}.")
         return {key: params[key] for key in keys}
 
-    def run(
-        self, task: Task, start: Tree, data: ClientData, rng: torch.Generator, correction: Correction = NO_CORRECTION
-    ) -> Trained:
-        """Train from `start`; the arguments stay as they were."""
-        buffers = {key for key, _ in task.module.named_buffers()}
-        own = copy(self.moving(start))
-        still = copy(
-            {key: start[key] for key in buffers & start.keys() - own.keys()}
-        )  # a forward pass writes into them
-        params = {**start, **still, **own}
-        fewest = 2 if uses_batch_statistics(task.module) else 1
-        trained = {key: leaf for key, leaf in own.items() if key not in buffers}
-        wide = WideLayers(task.module, trained if self._simple(correction) else {})
-        weights = {key: leaf.requires_grad_() for key, leaf in trained.items() if key not in wide.weights}
-        velocity = {key: torch.zeros_like(leaf) for key, leaf in weights.items()} if self.momentum else {}
-        steps = 0
-        with wide.watching(), channels_last_gradients(task.module):
-            for x, y in self._batches(data, rng, fewest):
-                loss = F.cross_entropy(task.forward(params, x, training=True), y)
-                gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-                self._step(weights, velocity, gradients, correction)
-                wide.step(self.lr)
-                steps += 1
-        done = {key: leaf.detach() for key, leaf in own.items()}
-        return Trained({**start, **done}, steps, self.epochs * len(data) * self.flops(task))
+    def weights(self, task: Task, params: Tree) -> Tree:
+        """Return the leaves that gradients move: without the float buffers, which follow the data by themselves."""
+        return {key: leaf for key, leaf in self.moving(params).items() if key not in task.buffers}
 
-    def _batches(self, data: ClientData, rng: torch.Generator, fewest: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for _ in range(self.epochs):
-            for x, y in data.batches(self.batch_size, rng, fewest):
-                yield channels_last(x), y
+    def rate(self, task: Task) -> float:
+        """Return the learning rate of the round at hand."""
+        return self.lr * self.schedule.factor(task.round, task.rounds)
 
-    def _simple(self, correction: Correction) -> bool:
-        """Whether a step is the rate times the gradient, and nothing else."""
-        corrected = bool(correction.strength and correction.anchor) or bool(correction.shift)
-        return not (self.momentum or self.weight_decay or corrected)
-
-    @torch.no_grad()
-    def _step(
-        self, weights: Tree, velocity: Tree, gradients: tuple[Tensor | None, ...], correction: Correction
-    ) -> None:
-        for (key, weight), gradient in zip(weights.items(), gradients, strict=True):
-            if gradient is None:
-                continue
-            if correction.strength and key in correction.anchor:
-                gradient = gradient + correction.strength * (weight - correction.anchor[key])
-            if key in correction.shift:
-                gradient = gradient + correction.shift[key]
-            if self.weight_decay:
-                gradient = gradient + self.weight_decay * weight
-            if self.momentum:
-                gradient = velocity[key].mul_(self.momentum).add_(gradient)
-            weight.sub_(gradient, alpha=self.lr)
+    @property
+    def decay(self) -> float:
+        """The weight decay that is part of every gradient."""
+        return 0.0 if self.optimiser == "adamw" else self.weight_decay
 
     def flops(self, task: Task) -> float:
-        """Operations for one sample: the whole forward pass, and twice the cost of whatever gradients flow through."""
+        """Count operations for one sample: the forward pass, and twice the cost of what gradients flow through."""
         head_only = not any(self.trains(key) for key in task.params() if key.startswith("features."))
         backward = task.head_flops if head_only else task.features_flops + task.head_flops
         return task.features_flops + task.head_flops + 2 * backward
+
+    def samples(self, size: int, fewest: int = 1) -> int:
+        """Count the samples of all batches of a client with so many: each once an epoch; see `ClientData.batches`."""
+        if self.steps is None:
+            return self.epochs * size
+        joins = size > self.batch_size and 0 < size % self.batch_size < fewest
+        whole, rest = divmod(self.steps, -(-size // self.batch_size) - joins)
+        return whole * size + rest * self.batch_size
+
+
+class Trained(NamedTuple):
+    """What a turn of local training gives back."""
+
+    params: Tree  # all leaves; those that do not train are the ones that came in
+    steps: int
+    flops: float
+    memory: Tree = {}  # noqa: RUF012, never written to: what the optimiser remembers
+    anchor: Tree = {}  # noqa: RUF012, likewise: where an anchor that follows has ended
+    slope: Tree = {}  # noqa: RUF012, likewise: the mean gradient, where a turn measures it
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One run of local training: how, on which view of the task, from which parameters, towards what.
+
+    `given` are tensors the objective or the direction needs and nothing trains: prototypes, anchors, a reference.
+    `memory` is what the optimiser remembers from earlier visits.  Every batch is used for `repeats` steps in a row.
+    A turn that `remembers` gives back what the optimiser knows, and one that only `measures` moves nothing: it gives
+    the mean gradient over one epoch in `Trained.slope`.
+    """
+
+    training: LocalTraining
+    task: Task
+    start: Tree
+    correction: Correction = NO_CORRECTION
+    direction: Direction = PLAIN
+    objective: Objective | None = None  # in place of the training's own
+    given: Tree = field(default_factory=dict)
+    memory: Tree = field(default_factory=dict)
+    repeats: int = 1
+    measures: bool = False
+    remembers: bool = False
+
+    @property
+    def minimised(self) -> Objective:
+        """The objective: the turn's, the training's, or what suits the targets."""
+        return self.objective or self.training.objective or usual(self.task)
+
+    def all_given(self, data: ClientData) -> Tree:
+        """Return what the objective needs besides the batch: from the algorithm, and from the client's data."""
+        return {**self.minimised.given(self.task, data), **self.given}
+
+    @property
+    def bare(self) -> bool:
+        """Whether a step is the rate times the gradient of the usual loss, and nothing else."""
+        training, corrected = self.training, bool(self.correction.strength and self.correction.anchor)
+        simple = not (training.momentum or training.weight_decay or training.clip) and training.optimiser == "sgd"
+        same = self.direction == PLAIN and not self.measures and self.minimised == CrossEntropy()
+        return simple and same and not corrected and not self.correction.shift
+
+    @property
+    def fewest(self) -> int:
+        """How many samples a batch must have at least, where there are as many."""
+        return 2 if uses_batch_statistics(self.task.module) else 1
+
+    def flops(self, size: int) -> float:
+        """Count the operations of the turn for a client of so many samples."""
+        samples = self.training.samples(size, 1 if self.training.steps is None else self.fewest)
+        return samples * self.repeats * self.direction.slopes * self.training.flops(self.task)
+
+
+@contextmanager
+def seeded(task: Task, seed: int) -> Iterator[None]:
+    """Draw what layers draw (dropout) from the turn's seed, and leave torch's own generator as it was."""
+    if not draws(task.module):
+        yield
+        return
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+
+
+def train(turn: Turn, data: ClientData, seed: int) -> Trained:
+    """Carry out a turn for one client; the arguments stay as they were."""
+    with seeded(turn.task, seed):
+        return _Loop(turn, data).run(torch.Generator().manual_seed(seed))
+
+
+Batch = tuple[Tensor, Tensor]
+
+
+class _Loop:
+    """The weights of one client while they train."""
+
+    def __init__(self, turn: Turn, data: ClientData):
+        self.turn, self.training, self.task, self.data = turn, turn.training, turn.task, data
+        task, training, start = turn.task, turn.training, turn.start
+        self.own = copy(training.moving(start))
+        still = copy({key: start[key] for key in task.buffers & start.keys() - self.own.keys()})  # a pass writes there
+        self.params = {**start, **still, **self.own}
+        trained = {key: leaf for key, leaf in self.own.items() if key not in task.buffers}
+        self.fused = FusedLinear(task.module, trained if turn.bare else {})
+        self.weights = {key: leaf.requires_grad_() for key, leaf in trained.items() if key not in self.fused.weights}
+        self.given, self.objective = turn.all_given(data), turn.minimised
+        self.stepper = Stepper(turn, self.weights, turn.memory)
+        self.anchor = copy(turn.correction.anchor) if turn.correction.follow else {}
+
+    def run(self, rng: torch.Generator) -> Trained:
+        """Take all steps."""
+        steps = 0
+        with self.fused.watching(), channels_last_gradients(self.task.module):
+            for batches in self._batches(rng):
+                self._batch(batches)
+                steps += self.turn.repeats
+        return self._trained(steps)
+
+    def _trained(self, steps: int) -> Trained:
+        turn, flops = self.turn, self.turn.flops(len(self.data))
+        if turn.measures:
+            return Trained(turn.start, 0, flops, slope=self.stepper.slope(len(self.data)))
+        done = {key: leaf.detach() for key, leaf in self.own.items()}
+        memory = self.stepper.memory if turn.remembers else {}
+        return Trained({**turn.start, **done}, steps, flops, memory, self.anchor)
+
+    def _batches(self, rng: torch.Generator) -> Iterator[tuple[Batch, ...]]:
+        """Yield for every step a batch of each order that the direction needs."""
+        training, orders = self.training, self.turn.direction.orders
+        fewest, left = self.turn.fewest, training.steps
+        epochs = 1 if self.turn.measures else training.epochs if left is None else left  # an epoch has a step at least
+        for _ in range(epochs):
+            each = (self.data.batches(training.batch_size, rng, fewest) for _ in range(orders))
+            for drawn in zip(*each, strict=True):
+                if left == 0:
+                    return
+                left = None if left is None else left - 1
+                yield tuple((channels_last(x), y) for x, y in drawn)
+
+    def _batch(self, batches: tuple[Batch, ...]) -> None:
+        turn, follow = self.turn, self.turn.correction.follow
+        for _ in range(turn.repeats):
+            gradients = turn.direction.of(self._slope(batches), self.weights, self.given)
+            if turn.measures:
+                self.stepper.measure(gradients, len(batches[0][1]))
+                return
+            self.stepper.step(self.weights, gradients, self.anchor or turn.correction.anchor, turn.correction.shift)
+            self.fused.step(self.stepper.rate)
+        with torch.no_grad():
+            for key in self.anchor.keys() & self.weights.keys():
+                self.anchor[key].lerp_(self.weights[key], follow)
+
+    def _slope(self, batches: tuple[Batch, ...]) -> Slope:
+        """Return the gradient as a function of the weights; the first call moves float buffers, later ones copies."""
+        calls = 0
+
+        def slope(weights: Mapping[str, Tensor], order: int = 0) -> Tree:
+            nonlocal calls
+            x, y = batches[order]
+            others = self.params if calls == 0 else {**self.params, **copy(self._buffers())}
+            calls += 1
+            if weights is self.weights:
+                leaves = self.weights
+            else:
+                leaves = {key: leaf.detach().requires_grad_() for key, leaf in weights.items()}
+            loss = self.objective.loss(self.task, {**others, **leaves}, self.given, x, y, None)
+            found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            decay = self.training.decay
+            return {
+                key: slope.add(leaf.detach(), alpha=decay) if decay else slope
+                for (key, leaf), slope in zip(leaves.items(), found, strict=True)
+                if slope is not None
+            }
+
+        return slope
+
+    def _buffers(self) -> Tree:
+        return {key: leaf for key, leaf in self.params.items() if key in self.task.buffers}
+
+
+class Stepper:
+    """Moves weights along gradients, of one client or of many stacked (`dims` = 1): corrected, clipped, optimised."""
+
+    def __init__(self, turn: Turn, weights: Tree, before: Tree, stacked: int | None = None):
+        self.training, self.strength = turn.training, turn.correction.strength
+        self.rate = turn.training.rate(turn.task)
+        self.dims = 0 if stacked is None else 1
+        names = () if turn.measures else optimisers.slots(self.training.optimiser, self.training.momentum)
+        self.memory = optimisers.memory(names, weights, before, stacked)
+        self._measured: Tree = {}
+
+    def measure(self, gradients: Tree, weight: float | Tensor) -> None:
+        """Add a batch's gradient to the mean, weighted by its samples."""
+        for key, slope in gradients.items():
+            part = slope * weight
+            self._measured[key] = self._measured[key] + part if key in self._measured else part
+
+    def slope(self, samples: float | Tensor) -> Tree:
+        """Return the mean gradient over so many samples."""
+        return {key: total / samples for key, total in self._measured.items()}
+
+    @torch.no_grad()
+    def step(self, weights: Tree, gradients: Tree, anchor: Tree, shift: Tree, count: int | None = None) -> None:
+        """Take one step; of a stack the first `count` clients."""
+        rows = slice(count)
+        found = {key: self._corrected(key, slope, weights[key], anchor, shift) for key, slope in gradients.items()}
+        if self.training.clip is not None:
+            found = self._clipped(found, self.training.clip)
+        if STEPS in self.memory:
+            self._rows(STEPS, rows).add_(1)
+        for key, slope in found.items():
+            self._move(key, weights[key], slope, rows)
+
+    def _corrected(self, key: str, slope: Tensor, weight: Tensor, anchor: Tree, shift: Tree) -> Tensor:
+        if self.strength and key in anchor:
+            slope = slope + self.strength * (weight - anchor[key])
+        return slope + shift[key] if key in shift else slope
+
+    def _clipped(self, gradients: Tree, bound: float) -> Tree:
+        """Scale a client's gradient so that its norm over all leaves is at most the bound."""
+        squares = sum(slope.square().flatten(self.dims).sum(-1) for slope in gradients.values())
+        factor = (bound / torch.as_tensor(squares).sqrt().clamp(min=1e-30)).clamp(max=1.0)
+
+        def scaled(slope: Tensor) -> Tensor:
+            return slope * (factor.reshape(-1, *(1,) * (slope.ndim - 1)) if self.dims else factor)
+
+        return {key: scaled(slope) for key, slope in gradients.items()}
+
+    def _rows(self, name: str, rows: slice) -> Tensor:
+        return self.memory[name][rows] if self.dims else self.memory[name]
+
+    def _move(self, key: str, weight: Tensor, slope: Tensor, rows: slice) -> None:
+        training = self.training
+        if training.optimiser == "sgd":
+            velocity = self._rows(f"velocity.{key}", rows) if training.momentum else None
+            optimisers.sgd(weight, slope, self.rate, training.momentum, velocity)
+            return
+        if training.optimiser == "adamw":
+            weight.mul_(1 - self.rate * training.weight_decay)
+        first, second, steps = (self._rows(name, rows) for name in (f"first.{key}", f"second.{key}", STEPS))
+        optimisers.adam(weight, slope, self.rate, training.betas, training.epsilon, first, second, steps)

@@ -1,65 +1,143 @@
-"""Algorithms whose client trains once: prepare, train, conclude.
+"""Shapes of a client's visit: some turns of training, exactly one, or sums over samples.
 
-Most gradient algorithms differ in what a client starts from and what it makes of the result, not in how it trains.
-Apart from being short, that lets an engine train many clients at once between the two halves.
+Most gradient algorithms differ in what a client starts from and what it makes of the result, not in how it trains.  An
+algorithm that says only that can be carried out for many clients at once, and its shape is all an engine looks at:
+a short cut is taken because of what a class *is*, never because of what it claims.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import replace
 
 import torch
 
 from hansa.contract import Algorithm
 from hansa.payload import Update
+from hansa.seeds import seed_for
 from hansa.task import ClientData, Task
-from hansa.training.local import NO_CORRECTION, Correction, LocalTraining, Trained
+from hansa.training.local import LocalTraining, Trained, Turn, train
 from hansa.tree import Tree
 
+Visit = Generator[Turn, Trained, tuple[Update, Tree]]
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """What a client trains: on its view of the task, from some parameters, with corrected gradients."""
 
-    task: Task
-    start: Tree
-    correction: Correction = NO_CORRECTION
+def turn_seed(seed: int, number: int) -> int:
+    """Return what a turn draws from: the first turn has the visit's own seed."""
+    return seed if number == 0 else seed_for(seed, "turn", number)
+
+
+def drive(visit: Visit, data: ClientData, seed: int) -> tuple[Update, Tree]:
+    """Carry out a visit by itself, turn after turn."""
+    number, trained = 0, None
+    try:
+        while True:
+            turn = next(visit) if trained is None else visit.send(trained)
+            trained, number = train(turn, data, turn_seed(seed, number)), number + 1
+    except StopIteration as end:
+        up, state = end.value
+        return up, state
 
 
 class TrainsLocally(Algorithm):
-    """An algorithm whose client step is one run of local training between two cheap halves."""
+    """An algorithm whose visit is some turns of local training."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def training(self) -> LocalTraining:
-        """How a client trains."""
-
-    @property
-    def averages(self) -> bool:
-        """Whether a visit is no more than this: all train the same problem, and upload `n_k (w_k − w)` as `model`.
-
-        Nothing of the problem depends on a client's state or samples, and there is no state.  Then an engine need not
-        look at clients one by one.
-        """
-        return False
+        """How a client trains; engines estimate the cost of a visit by it."""
 
     @abstractmethod
-    def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Problem:
-        """Before training."""
-
-    @abstractmethod
-    def conclude(
-        self, problem: Problem, trained: Trained, down: Tree, state: Tree, data: ClientData
-    ) -> tuple[Update, Tree]:
-        """After training: the upload and the client's next state."""
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        """Carry out one visit: yield turns of training, return the upload and the client's next state."""
 
     def client_step(
         self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
     ) -> tuple[Update, Tree]:
+        """Carry out the visit's turns one after the other."""
+        return drive(self.visit(task, down, state, data, rng), data, rng.initial_seed())
+
+
+class TrainsOnce(TrainsLocally):
+    """An algorithm whose visit is one turn of local training between two cheap halves."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def prepare(self, task: Task, down: Tree, state: Tree, data: ClientData) -> Turn:
+        """Return the turn: where training starts from, and what corrects its gradients."""
+
+    @abstractmethod
+    def conclude(self, turn: Turn, trained: Trained, down: Tree, state: Tree, data: ClientData) -> tuple[Update, Tree]:
+        """Return the upload and the client's next state."""
+
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
         """Prepare, train, conclude."""
-        problem = self.prepare(task, down, state, data)
-        trained = self.training.run(problem.task, problem.start, data, rng, problem.correction)
-        return self.conclude(problem, trained, down, state, data)
+        turn = self.prepare(task, down, state, data)
+        trained = yield turn
+        return self.conclude(turn, trained, down, state, data)
+
+
+class AddsUp(Algorithm):
+    """An algorithm whose upload is a sum over samples, so that the samples of many clients give the sum of theirs.
+
+    Engines use that: they take the statistics of many clients at once, and charge each client what it would have sent.
+    Both are abstract here, so neither can be forgotten, and the laws compare them with real uploads.
+    """
+
+    __slots__ = ()
+
+    @property
+    def one_shot(self) -> bool:
+        """A second visit would count a client twice."""
+        return True
+
+    @property
+    def pools(self) -> bool:
+        """Whether clients may be added up before they are encoded; not where each adds noise of its own."""
+        return True
+
+    @abstractmethod
+    def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return the sums over some samples."""
+
+    @abstractmethod
+    def operations(self, task: Task, samples: int) -> float:
+        """Count the floating-point operations for so many samples."""
+
+    @abstractmethod
+    def upload_shape(self, task: Task, data: ClientData) -> Tree:
+        """Return what `encode` gives for a client, in shapes and types alone."""
+
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
+        """Return nothing: the features are fixed."""
+        return {}
+
+    def client_step(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    ) -> tuple[Update, Tree]:
+        """Return the client's sums."""
+        flops = self.operations(task, len(data))
+        return Update(self.statistics(task, data, rng), len(data), flops=flops), state
+
+
+def measured(turn: Turn) -> Turn:
+    """Return a turn that only measures the mean gradient where another one starts, over one epoch."""
+    training = replace(turn.training, epochs=1, steps=None, momentum=0.0)
+    return Turn(training, turn.task, turn.start, objective=turn.objective, given=turn.given, measures=True)
+
+
+def changed(visit: Visit, change: Callable[[Turn], Turn]) -> Visit:
+    """Carry out another visit with each of its turns changed."""
+    turn = next(visit, None)
+    try:
+        while turn is not None:
+            trained = yield change(turn)
+            turn = visit.send(trained)
+    except StopIteration as end:
+        up, state = end.value
+        return up, state
+    raise AssertionError("a visit ends with what it returns")

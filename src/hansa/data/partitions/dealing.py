@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hansa.data.dataset import Array
+from hansa.data.dataset import Array, Dataset
+from hansa.data.targets import Real
 from hansa.errors import require
 
 
@@ -15,6 +16,13 @@ def client_names(count: int, prefix: str = "client", width: int = 3) -> list[str
     """`client-000` and so on, padded so that names sort as numbers do."""
     width = max(width, len(str(count - 1)))
     return [f"{prefix}-{number:0{width}d}" for number in range(count)]
+
+
+def labels_of(data: Dataset, who: str) -> Array:
+    """Class numbers of the training samples, for a partition that divides by them; a real target has none."""
+    real = isinstance(data.target, Real)
+    require(not real, f"{who} divides by class, and the target is real-valued; use 'iid', 'lognormal' or 'natural'.")
+    return data.train.y
 
 
 def members(values: Array) -> list[Array]:

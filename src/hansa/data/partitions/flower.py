@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hansa.data.dataset import Array, Dataset
-from hansa.data.partitions.dealing import client_names
+from hansa.data.partitions.dealing import client_names, labels_of
 from hansa.errors import HansaError, did_you_mean, require
 
 
@@ -29,12 +29,18 @@ class FlowerPartitioner:
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
         """The partitions as sample numbers; natural ids name their clients."""
         found = self._build(int(rng.integers(2**31)))
+        if self._divides_by_label():
+            labels_of(data, f"The {self.partitioner} of flwr-datasets")
         try:
             found.dataset = _as_columns(data)
             index = [np.sort(np.asarray(found.load_partition(part)["index"])) for part in range(found.num_partitions)]
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise HansaError(f"The {self.partitioner} of flwr-datasets failed: {_first_line(error)}") from error
         return dict(zip(_names(found, len(index)), index, strict=True))
+
+    def _divides_by_label(self) -> bool:
+        accepted = inspect.signature(_find(self.partitioner)).parameters
+        return "partition_by" in accepted and self.options.get("partition_by", "label") == "label"
 
     def _build(self, seed: int) -> Any:
         kind = _find(self.partitioner)

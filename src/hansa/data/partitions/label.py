@@ -12,6 +12,7 @@ from hansa.data.partitions.dealing import (
     apportion,
     client_names,
     dirichlet,
+    labels_of,
     members,
     parts,
     proportional,
@@ -57,7 +58,7 @@ class Dirichlet:
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
         """Clients below `min_samples` are filled up with random samples of the others."""
-        y = data.train.y
+        y = labels_of(data, "The dirichlet partition")
         require_room("Dirichlet", self.clients, self.min_samples, len(y))
         if self.alpha == 0:
             owner = one_class_each(y, self.clients, self.min_samples, rng)
@@ -143,7 +144,7 @@ class ClassesPerClient:
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
         """Refuses when not every class finds a client, or a class has too few samples for its clients."""
-        groups = members(data.train.y)
+        groups = members(labels_of(data, "The classes partition"))
         sizes = np.asarray([len(group) for group in groups])
         self._check(sizes)
         holders = _assign(apportion(sizes, self.clients * self.classes, np.minimum(sizes, self.clients)), self, rng)
@@ -209,15 +210,15 @@ class Shards:
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
         """Shard sizes differ by at most one."""
-        shards = self.clients * self.shards_per_client
+        shards, y = self.clients * self.shards_per_client, labels_of(data, "The shards partition")
         require_room(
             f"Shards with {self.shards_per_client} shards a client",
             self.clients,
             self.shards_per_client,
-            len(data.train),
+            len(y),
         )
-        order = rng.permutation(len(data.train))
-        order = order[np.argsort(data.train.y[order], kind="stable")]
+        order = rng.permutation(len(y))
+        order = order[np.argsort(y[order], kind="stable")]
         shard = np.repeat(np.arange(shards), proportional(np.ones(shards), len(order)))
         owner = np.empty(len(order), dtype=np.int64)
         owner[order] = (rng.permutation(shards) % self.clients)[shard]

@@ -8,7 +8,15 @@ import numpy as np
 
 from hansa.data.checks import number, whole
 from hansa.data.dataset import Array, Dataset
-from hansa.data.partitions.dealing import client_names, dirichlet, members, parts, proportional, require_room
+from hansa.data.partitions.dealing import (
+    client_names,
+    dirichlet,
+    labels_of,
+    members,
+    parts,
+    proportional,
+    require_room,
+)
 from hansa.data.partitions.label import one_class_each, skewed
 from hansa.errors import HansaError, require
 
@@ -79,12 +87,13 @@ class Domain:
             require_room(f"Domain '{domain}'", self.clients_per_domain, 1, len(index))
             order = rng.permutation(index)
             shares = [order[start :: self.clients_per_domain] for start in range(self.clients_per_domain)]
-            kept = [self._keep(data.train.y, share) for share in shares]
-            found |= dict(zip(_names(domain, self.clients_per_domain), kept, strict=True))
+            chosen = [self._chosen(data, share) for share in shares]
+            found |= dict(zip(_names(domain, self.clients_per_domain), chosen, strict=True))
         return found
 
-    def _keep(self, y: Array, index: Array) -> Array:
+    def _chosen(self, data: Dataset, index: Array) -> Array:
         if self.samples_per_class is not None:
+            y = labels_of(data, "The domain partition with 'samples_per_class'")
             index = index[_first_of_each_class(y[index], self.samples_per_class)]
         return np.sort(index)
 
@@ -116,9 +125,10 @@ class DomainLabel:
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
         """Clients are named after their domain."""
         found: dict[str, Array] = {}
+        labels = labels_of(data, "The domain-label partition")
         for domain, index in _domains(data, "domain-label").items():
             require_room(f"Domain '{domain}'", self.clients_per_domain, self.min_samples, len(index))
-            y = data.train.y[index]
+            y = labels[index]
             own = self._sampled(y, rng) if self.samples_per_class is not None else self._dealt(y, rng)
             names = _names(domain, self.clients_per_domain)
             found |= {name: np.sort(index[part]) for name, part in zip(names, own, strict=True)}

@@ -11,6 +11,7 @@ import numpy as np
 from hansa.data.checks import share
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.split import stratified_cut
+from hansa.data.targets import Classes
 from hansa.errors import HansaError
 from hansa.seeds import numpy_generator
 
@@ -34,8 +35,8 @@ class Digits:
         else:
             x = (pixels / 16).astype(np.float32)
         train, test = stratified_cut(y, self.test_fraction, numpy_generator(0, "digits"))
-        names = tuple(map(str, range(10)))
-        return Dataset(Samples(x[train], y[train]), names, Samples(x[test], y[test]))
+        target = Classes(tuple(map(str, range(10))))
+        return Dataset(Samples(x[train], y[train]), target, Samples(x[test], y[test]))
 
 
 def _rows() -> Array:

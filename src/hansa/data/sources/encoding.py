@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from hansa.data.dataset import Array
-from hansa.data.sources.columns import Features, encode
+from hansa.data.sources.columns import encode
 from hansa.errors import HansaError, did_you_mean
+
+
+@dataclass(frozen=True)
+class EncodingRule:
+    """How the columns of a table will become inputs, once it is known which rows are trained on."""
+
+    source: tuple[str, ...]  # the table's column behind each input
+    category: tuple[str | None, ...]  # the text that is 1 here; None where the column holds numbers
+    missing: Literal["error", "mean", "zero", "drop"]
+    scale: Literal["standard", "none"]
+
+    def fit(self, rows: Array) -> Encoding:
+        """The encoding by these rows: missing values become their mean or 0 (also where a column has no value at all),
+        and columns are brought to mean 0 and standard deviation 1, constant ones to 0."""
+        absent = np.isnan(rows)
+        means = np.nansum(rows, axis=0) / np.maximum((~absent).sum(axis=0), 1)
+        filler = np.zeros_like(means) if self.missing == "zero" else means
+        rows = np.where(absent, filler, rows)
+        shift, spread = np.zeros_like(means), np.ones_like(means)
+        if self.scale == "standard":
+            shift, spread = rows.mean(axis=0), rows.std(axis=0)
+        numbers = (filler, shift, np.where(spread > 0, spread, 1.0))
+        return Encoding(self.source, self.category, *(tuple(map(float, column)) for column in numbers))
 
 
 @dataclass(frozen=True)
@@ -22,21 +45,6 @@ class Encoding:
     missing: tuple[float, ...]
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
-
-    @classmethod
-    def fit(cls, features: Features, train: Array, missing: str, scale: str) -> Encoding:
-        """From the training rows: missing values become their mean or 0 (also where a column has no value at all),
-        and columns are brought to mean 0 and standard deviation 1, constant ones to 0."""
-        rows = features.values[train]
-        absent = np.isnan(rows)
-        means = np.nansum(rows, axis=0) / np.maximum((~absent).sum(axis=0), 1)
-        filler = np.zeros_like(means) if missing == "zero" else means
-        rows = np.where(absent, filler, rows)
-        shift, spread = np.zeros_like(means), np.ones_like(means)
-        if scale == "standard":
-            shift, spread = rows.mean(axis=0), rows.std(axis=0)
-        numbers = (filler, shift, np.where(spread > 0, spread, 1.0))
-        return cls(features.source, features.category, *(tuple(map(float, column)) for column in numbers))
 
     def apply(self, values: Array) -> Array:
         """Filled and scaled."""

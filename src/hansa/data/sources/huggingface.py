@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from hansa.data.arrays import dataset_from_arrays
-from hansa.data.checks import whole
+from hansa.data.checks import one_of, whole
 from hansa.data.dataset import Array, Dataset
 from hansa.data.pictures import stack
 from hansa.data.sources.files import existing
+from hansa.data.targets import KINDS, Kind
 from hansa.errors import HansaError, did_you_mean, require
 
 
@@ -32,8 +33,10 @@ class HuggingFace:
     test: str | None = "test"  # the split to test on, where it exists
     size: int | None = None  # images are resized to so many pixels square
     length: int | None = None  # bytes of a text; None leaves it to data.features
+    target: Kind | None = None  # what floats in the label column are; whole numbers and text are classes unless "real"
 
     def __post_init__(self) -> None:
+        one_of(self, "target", KINDS, optional=True)
         whole(self, "size", optional=True)
         whole(self, "length", optional=True)
 
@@ -52,6 +55,7 @@ class HuggingFace:
             self._values(train, self.domain),
             names,
             tokens=tokens,
+            target=self.target,
         )
 
     def _splits(self, found: Any) -> tuple[Any, Any]:

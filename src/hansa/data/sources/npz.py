@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hansa.data.arrays import dataset_from_arrays
-from hansa.data.checks import whole
+from hansa.data.checks import one_of, whole
 from hansa.data.dataset import Array, Dataset
+from hansa.data.labels import require_two_classes
 from hansa.data.pictures import stack
 from hansa.data.sources.files import existing_file
+from hansa.data.targets import KINDS, Classes, Kind
 from hansa.errors import HansaError, did_you_mean, require
 
 CLIENT_ARRAYS = ("client", "writer", "subject", "user")
@@ -72,7 +74,7 @@ class Npz:
 
     `x_train` and `y_train` do as well.  A mask `is_test` over all samples may stand for separate test arrays, and
     `domains` may name the numbers in `domain`.  Packed JPEG images come as `blob` (bytes) and `offsets` (n + 1
-    positions) instead of `x`.
+    positions) instead of `x`.  Labels that are floats need a `target`; a real one may have several columns.
     """
 
     path: str
@@ -81,9 +83,11 @@ class Npz:
     domain: str | None = None  # the array that names domains; else 'domain'
     size: int | None = None  # packed images are resized to so many pixels square
     tokens: bool = False  # whole-number inputs are token numbers, not features
+    target: Kind | None = None  # what floats in 'y' are; whole numbers and text are classes unless it is "real"
 
     def __post_init__(self) -> None:
         whole(self, "size", optional=True)
+        one_of(self, "target", KINDS, optional=True)
 
     def load(self) -> Dataset:
         """Read the archive; only packed images take longer than a moment."""
@@ -105,6 +109,7 @@ class Npz:
             domain,
             None if classes is None else [str(name) for name in classes],
             tokens=self.tokens,
+            target=self.target,
         )
 
     def _inputs(self, archive: Archive) -> Array:
@@ -143,9 +148,13 @@ class Npz:
                 f"The mask 'is_test' of '{self.path}' has {len(test)} entries, its array '{name}' does not.",
             )
         names = None if classes is None else [str(name) for name in classes]
-        every = dataset_from_arrays(x, y, client, domain=domain, class_names=names, tokens=self.tokens)
+        every = dataset_from_arrays(
+            x, y, client, domain=domain, class_names=names, tokens=self.tokens, target=self.target
+        )
         if not test.any():
             return every
+        if names is None:
+            require_two_classes(every.train.y[~test], every.target, "The training data")
         return dataset_from_arrays(
             every.train.x[~test],
             every.train.y[~test],
@@ -154,6 +163,7 @@ class Npz:
             every.train.y[test],
             None if client is None else client[test],
             None if domain is None else domain[~test],
-            every.class_names,
+            every.target.names if isinstance(every.target, Classes) else None,
             tokens=self.tokens,
+            target=self.target,
         )

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, share, whole
-from hansa.data.dataset import Array, Dataset
-from hansa.data.labels import class_numbers, require_two_classes
-from hansa.data.sources.columns import Features, encode
-from hansa.data.sources.encoding import Encoding
+from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.labels import class_numbers, names, real_numbers, require_two_classes
+from hansa.data.sources.columns import encode
+from hansa.data.sources.encoding import Encoding, EncodingRule
 from hansa.data.sources.files import client_names, several
-from hansa.data.split import stratified_cut
+from hansa.data.split import strata, stratified_cut
+from hansa.data.targets import KINDS, Classes, Kind, Real, Target
 from hansa.errors import HansaError, did_you_mean, require
 from hansa.seeds import numpy_generator
 
@@ -26,11 +26,12 @@ class TableSource(ABC):
     """What CSV and Parquet have in common.
 
     `path` may be a file, a folder, a pattern or several files; then each file is a client unless `client` names a
-    column.  Text columns become one column per category.  Scaling and filling use the training rows of all clients.
+    column.  Text columns become one column per category.  The data set holds the numbers as they are, with the rule by
+    which they are filled and scaled: from the rows that all clients train on, once test and validation rows are cut.
     """
 
     path: str | tuple[str, ...]
-    label: str
+    label: str | tuple[str, ...]  # the column to predict; several where the target is real
     client: str | None = None  # the column that names clients
     domain: str | None = None  # the column that names domains
     drop: tuple[str, ...] = ()  # columns a model must not see
@@ -38,7 +39,8 @@ class TableSource(ABC):
     scale: Literal["standard", "none"] = "standard"
     negative: str | None = None  # this label against all others, as two classes
     max_categories: int = 100
-    test_fraction: float = 0.0  # kept as a global test set, the same for every seed
+    test_fraction: float = 0.0  # set aside as a global test set, the same for every seed
+    target: Kind | None = None  # what numbers in the label column are; text and truth values are classes
 
     ending: ClassVar[str]  # of the files' names
 
@@ -47,14 +49,16 @@ class TableSource(ABC):
         one_of(self, "scale", ("standard", "none"))
         whole(self, "max_categories")
         share(self, "test_fraction", zero=True)
+        one_of(self, "target", KINDS, optional=True)
+        real = self.target == "real"
+        fits = isinstance(self.label, str) or (real and len(self.label) > 0)
+        require(fits, f"A list in 'label' needs column names and target = \"real\". Got target = {self.target!r}.")
+        require(not real or self.negative is None, "A real target has no 'negative' class; leave 'negative' out.")
 
-    def load(self) -> Dataset:
-        """Read the table or tables."""
-        return self._load()[0]
-
-    def encoding(self) -> Encoding:
-        """How the columns became numbers, for other tables of the same columns."""
-        return self._load()[1]
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label columns."""
+        return (self.label,) if isinstance(self.label, str) else self.label
 
     def samples_of(self, file: Path, encoding: Encoding) -> tuple[Array, Array | None]:
         """Inputs and, where there are any, labels of another file of the same columns."""
@@ -63,13 +67,15 @@ class TableSource(ABC):
         values = encoding.values(table, f"the table '{file}'")
         good = self._check_missing(values, encoding.source, place)
         require(bool(good.all()), f"A value is missing in {place(int(np.argmin(good)))}; fill it or remove the row.")
-        return encoding.apply(values), self._labels(table, place) if self.label in table.column_names else None
+        there = set(self.labels) <= set(table.column_names)
+        return encoding.apply(values), self._labels(table, place) if there else None
 
     @abstractmethod
     def _read(self, file: Path) -> Any:
         """One file as an Arrow table."""
 
-    def _load(self) -> tuple[Dataset, Encoding]:
+    def load(self) -> Dataset:
+        """Read the table or tables."""
         files, each = several(self.path, self.ending, "table")
         table, file_of = _join(files, [self._read(file) for file in files])
         place = _Place(files, file_of)
@@ -81,34 +87,59 @@ class TableSource(ABC):
     def _named_columns(self) -> dict[str, tuple[str, ...]]:
         client = () if self.client is None else (self.client,)
         domain = () if self.domain is None else (self.domain,)
-        return {"label": (self.label,), "client": client, "domain": domain, "drop": self.drop}
+        return {"label": self.labels, "client": client, "domain": domain, "drop": self.drop}
 
-    def _dataset(self, table: Any, place: _Place, by_file: Array | None) -> tuple[Dataset, Encoding]:
+    def _dataset(self, table: Any, place: _Place, by_file: Array | None) -> Dataset:
         aside = {column for columns in self._named_columns().values() for column in columns}
-        y = self._labels(table, place)
+        labels = self._labels(table, place)
+        self._check_target(table, place)
         self._check_negative(table, place)
         client = by_file if self.client is None else _values(table, self.client, "client", place)
         domain = None if self.domain is None else _values(table, self.domain, "domain", place)
         features = encode(table, [column for column in table.column_names if column not in aside], self.max_categories)
         good = self._check_missing(features.values, features.source, place)
-        features = replace(features, values=features.values[good])
-        y, client, domain = y[good], _rows(client, good), _rows(domain, good)
-        (numbers,), classes = class_numbers([y], what=f"The label column '{self.label}'")
-        require_two_classes(numbers, classes, f"The label column '{self.label}' of {place.files}")
-        return self._cut(features, numbers, client, domain, classes)
+        y, target = self._numbered(labels[good], place)
+        whole_table = Dataset(
+            Samples(features.values[good], y),
+            target,
+            client=None if client is None else names(client[good], "The client column"),
+            domain=None if domain is None else names(domain[good], "The domain column"),
+            rule=EncodingRule(features.source, features.category, self.missing, self.scale),
+        )
+        return whole_table if self.test_fraction == 0 else self._cut(whole_table)
 
     def _labels(self, table: Any, place: _Place) -> Array:
-        labels = _values(table, self.label, "label", place)
+        """Labels as they stand in the table: text or whole numbers for classes, rows × columns of a real target."""
+        if self.target == "real":
+            return np.stack([_numbers(table, column, place) for column in self.labels], axis=1)
+        labels = _values(table, self.labels[0], "label", place)
         if self.negative is None:
             return labels
         return np.where(labels.astype(str) == self.negative, self.negative, f"not {self.negative}")
 
+    def _check_target(self, table: Any, place: _Place) -> None:
+        """Numbers are never guessed into classes: whoever has a numeric label column says what it is."""
+        numeric = _is_numeric(table.column(self.labels[0]).type)
+        asks = f"The label column '{self.labels[0]}' of {place.files} holds numbers, which may be real or class names"
+        known = self.target is not None or self.negative is not None or not numeric
+        require(known, f'{asks}; set target = "real" or "classes".')
+
+    def _numbered(self, labels: Array, place: _Place) -> tuple[Array, Target]:
+        """Labels as a data set holds them, and the target they stand for."""
+        if self.target == "real":
+            return real_numbers(labels, "The label of the table"), Real(self.labels)
+        classes = None if self.negative is None else sorted((self.negative, f"not {self.negative}"))
+        (numbers,), found = class_numbers([labels], classes, f"The label column '{self.labels[0]}'")
+        if classes is None:
+            require_two_classes(numbers, Classes(found), f"The label column '{self.labels[0]}' of {place.files}")
+        return numbers, Classes(found)
+
     def _check_negative(self, table: Any, place: _Place) -> None:
         if self.negative is not None:
-            labels = np.unique(_values(table, self.label, "label", place).astype(str))
+            labels = np.unique(_values(table, self.labels[0], "label", place).astype(str))
             require(
                 self.negative in labels,
-                f"The 'negative' label '{self.negative}' does not occur in column '{self.label}'."
+                f"The 'negative' label '{self.negative}' does not occur in column '{self.labels[0]}'."
                 f"{did_you_mean(self.negative, labels)}",
             )
 
@@ -128,26 +159,17 @@ class TableSource(ABC):
         require(bool(good.any()), f"Every row of {place.files} has a missing value; set 'missing' to 'mean' or 'zero'.")
         return good
 
-    def _cut(
-        self, features: Features, y: Array, client: Array | None, domain: Array | None, classes: tuple[str, ...]
-    ) -> tuple[Dataset, Encoding]:
-        train, test = np.arange(len(y)), np.arange(0)
-        if self.test_fraction > 0:
-            train, test = stratified_cut(y, self.test_fraction, numpy_generator(0, "table"))
-        encoding = Encoding.fit(features, train, self.missing, self.scale)
-        x = encoding.apply(features.values)
-        held = len(test) > 0
-        made = dataset_from_arrays(
-            x[train],
-            y[train],
-            _rows(client, train),
-            x[test] if held else None,
-            y[test] if held else None,
-            _rows(client, test) if held else None,
-            _rows(domain, train),
-            classes,
+    def _cut(self, data: Dataset) -> Dataset:
+        x, y, rng = data.train.x, data.train.y, numpy_generator(0, "table")
+        train, test = stratified_cut(strata(y, data.target), self.test_fraction, rng)
+        return replace(
+            data,
+            train=Samples(x[train], y[train]),
+            test=Samples(x[test], y[test]),
+            client=_rows(data.client, train),
+            client_test=_rows(data.client, test),
+            domain=_rows(data.domain, train),
         )
-        return made, encoding
 
 
 @dataclass(frozen=True)
@@ -254,6 +276,28 @@ def _values(table: Any, column: str, what: str, place: _Place) -> Array:
         values = [int(value) for value in values]
         return np.asarray(values) if min(values) >= 0 else np.asarray(values).astype(str)
     return np.asarray([str(value) for value in values])
+
+
+def _is_numeric(kind: Any) -> bool:
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _numbers(table: Any, column: str, place: _Place) -> Array:
+    """A column of a real target as float64; every row must have a finite number."""
+    import pyarrow as pa
+
+    kind = table.column(column).type
+    says = f"The label column '{column}' of {place.files} must hold numbers for a real target"
+    require(_is_numeric(kind), f'{says}. Got {kind}; name another column or set target = "classes".')
+    numbers: Array = table.column(column).cast(pa.float64(), safe=False).to_numpy()
+    odd = np.flatnonzero(~np.isfinite(numbers))
+    if len(odd):
+        where = place(int(odd[0]))
+        raise HansaError(f"The label column '{column}' has no finite number in {where}; give one or remove the row.")
+    return numbers
 
 
 def _rows(values: Array | None, chosen: Array) -> Array | None:

@@ -13,6 +13,7 @@ from hansa.data.checks import share, whole
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.labels import require_two_classes
 from hansa.data.sources.files import client_names, several
+from hansa.data.targets import Classes
 from hansa.errors import HansaError, require
 
 
@@ -81,11 +82,11 @@ class Text:
             f"lower 'min_characters' (now {self.min_characters}) or 'window' (now {self.window}).",
         )
         note = f"{len(train)} of {len(spoken)} speakers have enough text; the others are left out."
-        classes = tuple(chr(code) for code in characters)
+        target = Classes(tuple(chr(code) for code in characters))
         samples, client = _side_by_side(train)
-        require_two_classes(samples.y, classes, f"The text '{self.path}'")
+        require_two_classes(samples.y, target, f"The text '{self.path}'")
         held, client_test = _side_by_side(test) if test else (None, None)
-        return Dataset(samples, classes, held, client, client_test, notes=(note,) if len(train) < len(spoken) else ())
+        return Dataset(samples, target, held, client, client_test, notes=(note,) if len(train) < len(spoken) else ())
 
     def _cut(self, codes: Array) -> Array:
         """Windows with the next character as last column."""

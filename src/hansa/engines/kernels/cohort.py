@@ -1,4 +1,4 @@
-"""Many clients' training at once: what they have in common, and in which order each sees its samples."""
+"""Many clients' turns at once: what they have in common, and in which order each sees its samples."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
-from hansa.task import ClientData, Task
-from hansa.training.local import LocalTraining, Trained
-from hansa.training.visits import Problem
+from hansa.task import ClientData
+from hansa.training.local import Trained, Turn, train
 from hansa.tree import Tree
 
 T = TypeVar("T")
 
 
 class Job(NamedTuple):
-    """One client's training: what `LocalTraining.run` is called with."""
+    """One client's turn of training: what `hansa.training.local.train` is called with."""
 
-    problem: Problem
+    turn: Turn
     data: ClientData
     seed: int
 
@@ -30,52 +29,91 @@ class Job(NamedTuple):
         """Samples of the client."""
         return self.data.y.shape[0]
 
-    def alone(self, training: LocalTraining) -> Trained:
+    def alone(self) -> Trained:
         """Train this client by itself."""
-        problem, rng = self.problem, torch.Generator().manual_seed(self.seed)
-        return training.run(problem.task, problem.start, self.data, rng, problem.correction)
+        return train(self.turn, self.data, self.seed)
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Clients that train together, with their samples one after the other in one tensor."""
+    """Clients that train together: a turn, a number of samples and a seed each, and their samples in one tensor."""
 
-    jobs: Sequence[Job]
+    turns: Sequence[Turn]
+    sizes: Sequence[int]
+    seeds: Sequence[int]
     x: Tensor
     y: Tensor
 
     @classmethod
-    def of(cls, jobs: Sequence[Job]) -> Cohort:
-        """Put the samples of some clients together."""
-        return cls(jobs, torch.cat([job.data.x for job in jobs]), torch.cat([job.data.y for job in jobs]))
+    def of(cls, jobs: Sequence[Job], whole: ClientData | None = None) -> Cohort:
+        """Put some clients together; `whole` are their samples one after the other, where these are at hand."""
+        if whole is None:
+            whole = ClientData(torch.cat([job.data.x for job in jobs]), torch.cat([job.data.y for job in jobs]))
+        turns, seeds = [job.turn for job in jobs], [job.seed for job in jobs]
+        return cls(turns, [job.size for job in jobs], seeds, whole.x, whole.y)
 
     def on(self, device: torch.device) -> Cohort:
-        """The same, with the samples on a device."""
-        return Cohort(self.jobs, self.x.to(device), self.y.to(device))
+        """Return the same, with the samples on a device and in the network's number format."""
+        x = self.turns[0].task.inputs(self.x)
+        return Cohort(self.turns, self.sizes, self.seeds, x.to(device), self.y.to(device))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
 
     @functools.cached_property
-    def sizes(self) -> list[int]:
-        """Samples of each client."""
-        return [job.size for job in self.jobs]
+    def alike(self) -> bool:
+        """Whether all clients train the very same turn."""
+        return all(turn is self.turns[0] for turn in self.turns)
+
+    @functools.cached_property
+    def parts(self) -> list[ClientData]:
+        """The samples of each client."""
+        both = zip(self.x.split_with_sizes(list(self.sizes)), self.y.split_with_sizes(list(self.sizes)), strict=True)
+        return [ClientData(x, y) for x, y in both]
+
+    def same(self, leaf: Callable[[Turn], Tensor]) -> bool:
+        """Tell whether all clients hold the very same tensor."""
+        first = leaf(self.turns[0])
+        return self.alike or all(leaf(turn) is first for turn in self.turns)
+
+    def labels(self, device: torch.device) -> Tensor | None:
+        """Return the clients' own classes (clients × classes); None where all classes are everyone's."""
+        labels = [turn.task.labels for turn in self.turns]
+        return None if labels[0] is None else torch.stack(cast(list[Tensor], labels)).to(device)
 
 
-def batches_of(training: LocalTraining, size: int) -> int:
-    """Steps of one epoch."""
-    return -(-size // training.batch_size)
+def batches_of(turn: Turn, size: int) -> int:
+    """Count the batches of one epoch."""
+    return -(-size // turn.training.batch_size)
 
 
-def orders(training: LocalTraining, job: Job) -> Tensor:
-    """The batches that `LocalTraining.run` draws: steps × batch size sample numbers, with −1 where a batch is short."""
-    size, width = job.size, training.batch_size
-    rng = torch.Generator().manual_seed(job.seed)
-    steps = torch.full((training.epochs, batches_of(training, size) * width), -1)
-    for epoch in range(training.epochs):
-        torch.randperm(size, generator=rng, out=steps[epoch, :size])
-    return steps.view(-1, width)
+def steps_of(turn: Turn, size: int) -> int:
+    """Count the batches of a turn."""
+    if turn.measures:
+        return batches_of(turn, size)
+    steps = turn.training.steps
+    return turn.training.epochs * batches_of(turn, size) if steps is None else steps
+
+
+def orders(turn: Turn, size: int, seed: int) -> Tensor:
+    """Return the batches that training draws: orders × steps × batch size sample numbers, −1 where a batch is short.
+
+    A client with a single batch sees all its samples in every step, so their order is not drawn.
+    """
+    width, each, steps = turn.training.batch_size, turn.direction.orders, steps_of(turn, size)
+    if size <= width:
+        return torch.arange(size).expand(each, steps, size)
+    rng, batches = torch.Generator().manual_seed(seed), batches_of(turn, size)
+    epochs = -(-steps // batches)
+    drawn = torch.full((epochs, each, batches * width), -1)
+    for epoch in range(epochs):
+        for order in range(each):
+            torch.randperm(size, generator=rng, out=drawn[epoch, order, :size])
+    return drawn.transpose(0, 1).reshape(each, epochs * batches, width)[:, :steps]
 
 
 def groups(items: Sequence[T], key: Callable[[T], object]) -> list[list[T]]:
-    """Items by key, in the order in which keys first appear."""
+    """Return items by key, in the order in which keys first appear."""
     found: dict[object, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -85,67 +123,42 @@ def groups(items: Sequence[T], key: Callable[[T], object]) -> list[list[T]]:
 def bundles(
     sizes: Sequence[int], places: Sequence[int], cost: Callable[[int], float], spare: float
 ) -> Iterator[list[int]]:
-    """Places with sizes so alike that padding all to the largest costs at most `spare` more than needed."""
+    """Yield places with sizes so alike that padding all to the largest costs at most `spare` more than needed."""
+    known = {size: cost(size) for size in {sizes[place] for place in places}}
     bundle: list[int] = []
     largest = waste = 0.0
     for place in sorted(places, key=lambda place: (-sizes[place], place)):
-        own = cost(sizes[place])
-        waste += largest - own
+        needed = known[sizes[place]]
+        waste += largest - needed
         if not bundle or waste > spare:
             if bundle:
                 yield bundle
-            bundle, largest, waste = [], own, 0.0
+            bundle, largest, waste = [], needed, 0.0
         bundle.append(place)
     if bundle:
         yield bundle
 
 
-def same_leaf(jobs: Sequence[Job], leaf: Callable[[Job], Tensor]) -> bool:
-    """Whether all clients hold the very same tensor."""
-    first = leaf(jobs[0])
-    return all(leaf(job) is first for job in jobs)
-
-
-def labels_of(jobs: Sequence[Job], device: torch.device) -> Tensor | None:
-    """The clients' own classes (clients × classes); None where all classes are everyone's."""
-    labels = [job.problem.task.labels for job in jobs]
-    return None if labels[0] is None else torch.stack(cast(list[Tensor], labels)).to(device)
-
-
-class Flops:
-    """What clients' training costs by their own account; asked once for each view of the task."""
-
-    def __init__(self, training: LocalTraining):
-        self.training = training
-        self._known: dict[int, tuple[Task, float]] = {}
-
-    def of(self, job: Job) -> float:
-        """As `LocalTraining.run` counts."""
-        task = job.problem.task
-        if id(task) not in self._known:
-            self._known[id(task)] = (task, self.training.flops(task))
-        return self.training.epochs * job.size * self._known[id(task)][1]
-
-
-def trained(training: LocalTraining, flops: Flops, job: Job, leaves: Tree) -> Trained:
-    """What `LocalTraining.run` would give back, with these leaves moved."""
-    steps = training.epochs * batches_of(training, job.size)
-    return Trained({**job.problem.start, **leaves}, steps, flops.of(job))
+def trained(turn: Turn, size: int, leaves: Tree, memory: Tree, anchor: Tree) -> Trained:
+    """Return what training one client would give back, with these leaves moved."""
+    steps = turn.repeats * steps_of(turn, size)
+    return Trained({**turn.start, **leaves}, steps, turn.flops(size), memory, anchor)
 
 
 class Padded(NamedTuple):
-    """Clients of a cohort side by side: row numbers (clients × samples), the last column and short rows made up."""
+    """Clients of a cohort side by side: row numbers (clients × samples), short rows filled up."""
 
     rows: Tensor
     there: Tensor  # whether a row is a client's own
-    own: Tensor  # where those that are lie, row after row
+    own: Tensor  # the positions of the rows that are, one after the other
 
     @classmethod
     def of(cls, sizes: Sequence[int], places: Sequence[int], device: torch.device, spare: int = 0) -> Padded:
-        """The rows of some clients; `spare` columns more than the largest needs."""
+        """Return the rows of some clients; `spare` columns more than the largest needs."""
         ends = torch.tensor(sizes).cumsum(0)
-        count = torch.tensor([sizes[place] for place in places])
-        first = ends[torch.tensor(places)] - count
+        chosen = torch.tensor(places)
+        count = torch.tensor(sizes)[chosen]
+        first = ends[chosen] - count
         column = torch.arange(int(count.max()) + spare)
         there = column < count[:, None]
         rows, own = torch.where(there, first[:, None] + column, first[:, None]), there.flatten().nonzero()[:, 0]

@@ -2,7 +2,7 @@
 
 When many clients train together, nobody needs each client's own leaf as long as only sums of them are asked for.  A
 `LazySum` stands in for such a leaf: algorithms add, subtract and scale it as they would a tensor, which only notes
-coefficients; a sum over a cohort then costs one product.  Anything else that is asked of a blend makes the tensor, so
+coefficients; a sum over a cohort then costs one product.  Anything else that is asked of one makes the tensor, so
 an algorithm that does look at a client's leaf gets what it would have got.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hansa.tree import Tree
 
-Terms = dict[int, tuple[float, Any]]  # by the identity of a tensor or a move: its coefficient and itself
+Terms = dict[int, tuple[float, Any]]  # by the identity of a tensor or a delta: its coefficient and itself
 
 
 class Deltas(Protocol):
@@ -34,14 +34,14 @@ class Deltas(Protocol):
 class Delta:
     """One client's displacement of one leaf."""
 
-    __slots__ = ("moves", "place")
+    __slots__ = ("deltas", "place")
 
-    def __init__(self, moves: Deltas, place: int):
-        self.moves, self.place = moves, place
+    def __init__(self, deltas: Deltas, place: int):
+        self.deltas, self.place = deltas, place
 
 
 class LazySum:
-    """`Σ coefficient · tensor + Σ coefficient · move`, not yet added up.  Takes the place of a tensor in a tree."""
+    """`Σ coefficient · tensor + Σ coefficient · delta`, not yet added up.  Takes the place of a tensor in a tree."""
 
     __slots__ = ("dtype", "shape", "terms")
 
@@ -56,8 +56,14 @@ class LazySum:
             _accumulate(every, coefficient, term)
         return cast(Tensor, cls(start.shape, start.dtype, every))
 
+    @classmethod
+    def only(cls, deltas: Deltas, place: int, like: Tensor) -> Tensor:
+        """Return one client's row of what many computed together, by itself."""
+        delta = Delta(deltas, place)
+        return cast(Tensor, cls(like.shape, like.dtype, {id(delta): (1.0, delta)}))
+
     def tensor(self) -> Tensor:
-        """The leaf itself."""
+        """Return the leaf itself."""
         return _add_up(self.terms, self.shape, self.dtype)
 
     def scaled(self, factor: float) -> LazySum:
@@ -78,7 +84,7 @@ class LazySum:
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """What torch does with a blend among its arguments: write it down if linear, else use the tensor."""
+        """What torch does with a lazy sum among its arguments: write it down if linear, else use the tensor."""
         if function is torch.zeros_like and not kwargs:
             return torch.zeros(args[0].shape, dtype=args[0].dtype)
         rule = _RULES.get(function.__name__) if not kwargs and len(args) == 2 else None
@@ -126,7 +132,7 @@ class LazySum:
         return self
 
     def clone(self) -> LazySum:
-        """Itself: a blend is never written to."""
+        """Itself: a lazy sum is never written to."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -136,7 +142,7 @@ class LazySum:
 
 
 def dense(leaf: Tensor) -> Tensor:
-    """The tensor of a leaf that may be a blend."""
+    """The tensor of a leaf that may be a lazy sum."""
     return leaf.tensor() if isinstance(leaf, LazySum) else leaf
 
 
@@ -146,7 +152,7 @@ def dense_tree(tree: Tree) -> Tree:
 
 
 def dense_all(value: Any) -> Any:
-    """Arguments of a function with every blend made a tensor."""
+    """Arguments of a function with every lazy sum made a tensor."""
     if isinstance(value, LazySum):
         return value.tensor()
     if isinstance(value, (tuple, list)):
@@ -155,7 +161,7 @@ def dense_all(value: Any) -> Any:
 
 
 def total(leaves: Iterable[LazySum], shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """The sum of many blends: one product for each set of moves."""
+    """The sum of many lazy sums: one product for each set of deltas."""
     terms: Terms = {}
     for leaf in leaves:
         for coefficient, term in leaf.terms.values():
@@ -178,20 +184,20 @@ def _add_up(terms: Terms, shape: torch.Size, dtype: torch.dtype) -> Tensor:
     result: Tensor | None = None
     for coefficient, term in terms.values():
         if isinstance(term, Delta):
-            together.setdefault(id(term.moves), (term.moves, {}))[1][term.place] = coefficient
+            together.setdefault(id(term.deltas), (term.deltas, {}))[1][term.place] = coefficient
         else:
             result = coefficient * term if result is None else result.add_(term, alpha=coefficient)
-    for moves, coefficients in together.values():
-        part = _moved(moves, coefficients)
+    for deltas, coefficients in together.values():
+        part = _moved(deltas, coefficients)
         result = part if result is None else result.add_(part.to(result.device))
     return torch.zeros(shape, dtype=dtype) if result is None else result
 
 
-def _moved(moves: Deltas, coefficients: dict[int, float]) -> Tensor:
+def _moved(deltas: Deltas, coefficients: dict[int, float]) -> Tensor:
     if len(coefficients) == 1:
         ((place, coefficient),) = coefficients.items()
-        return moves.one(place) * coefficient
-    return moves.combine(coefficients)
+        return deltas.one(place) * coefficient
+    return deltas.combine(coefficients)
 
 
 def _number(value: Any) -> float | None:
@@ -205,21 +211,21 @@ def _fits(left: Any, right: Any) -> bool:
     return leaves and left.shape == right.shape and left.dtype == right.dtype
 
 
-def _blend(leaf: Tensor | LazySum) -> LazySum:
+def _lazy(leaf: Tensor | LazySum) -> LazySum:
     return leaf if isinstance(leaf, LazySum) else LazySum(leaf.shape, leaf.dtype, {id(leaf): (1.0, leaf)})
 
 
 def _add(left: Any, right: Any) -> LazySum | None:
-    return _blend(left).plus(right, 1.0) if _fits(left, right) else None
+    return _lazy(left).plus(right, 1.0) if _fits(left, right) else None
 
 
 def _subtract(left: Any, right: Any) -> LazySum | None:
-    return _blend(left).plus(right, -1.0) if _fits(left, right) else None
+    return _lazy(left).plus(right, -1.0) if _fits(left, right) else None
 
 
 def _multiply(left: Any, right: Any) -> LazySum | None:
-    blend, factor = (left, _number(right)) if isinstance(left, LazySum) else (right, _number(left))
-    return None if factor is None else blend.scaled(factor)
+    lazy, factor = (left, _number(right)) if isinstance(left, LazySum) else (right, _number(left))
+    return None if factor is None else lazy.scaled(factor)
 
 
 def _divide(left: Any, right: Any) -> LazySum | None:

@@ -12,27 +12,19 @@ of all clients is asked for, one product `Xᵀ D` on the way out.  Exact up to r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from hansa.engines.kernels.cohort import (
-    Cohort,
-    Flops,
-    Job,
-    Padded,
-    batches_of,
-    bundles,
-    labels_of,
-    orders,
-    same_leaf,
-    trained,
-)
+from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
 from hansa.task import Task, only
+from hansa.training.directions import PLAIN
 from hansa.training.layers import plain
-from hansa.training.local import LocalTraining, Trained
+from hansa.training.local import Trained, Turn
+from hansa.training.objectives import CrossEntropy
 from hansa.tree import Tree
 
 Place = slice | tuple[Tensor, Tensor]
@@ -41,87 +33,99 @@ STEP_FLOPS = 4e6  # what the fixed cost of one step of a client by itself would 
 BUNDLE_FLOPS = {True: 1e7, False: 1e10}  # likewise of one bundle of clients; on a CPU, elsewhere
 
 
-def applies(training: LocalTraining, task: Task) -> bool:
-    """Whether only a linear head trains, on features that stay as they are."""
-    head, features = task.module.get_submodule("head"), task.module.get_submodule("features")
-    moving = {key for key in task.params() if training.trains(key)}
-    return type(head) is nn.Linear and moving == {f"head.{key}" for key in head.state_dict()} and plain(features)
+@dataclass(frozen=True)
+class SampleSpace:
+    """Trains linear heads on fixed features, a number for every sample and class instead of weights."""
+
+    name: str = "sample-space"
+
+    def applies(self, turn: Turn, device: torch.device, *, forced: bool) -> bool:
+        """Tell whether only a linear head trains, by plain or momentum SGD on cross-entropy."""
+        task, training = turn.task, turn.training
+        head, features = task.module.get_submodule("head"), task.module.get_submodule("features")
+        plain_sgd = training.optimiser == "sgd" and training.clip is None and training.steps is None
+        usual = turn.minimised == CrossEntropy() and turn.direction == PLAIN and not task.real and not turn.remembers
+        once = turn.repeats == 1 and not turn.measures and not turn.correction.follow and not turn.memory
+        if not (plain_sgd and usual and once and type(head) is nn.Linear and plain(features)):
+            return False
+        return set(training.moving(task.params())) == {f"head.{key}" for key in head.state_dict()} and _fits(turn)
+
+    def pays(self, turn: Turn, size: int, device: torch.device) -> bool:
+        """Tell whether a client has few enough samples."""
+        (classes, width), epochs = turn.start[WEIGHT].shape, turn.training.epochs
+        here = 2 * size**2 * (width + epochs * classes) + 4 * size * width * classes
+        return here <= epochs * (6 * size * width * classes + batches_of(turn, size) * STEP_FLOPS)
+
+    def group(self, turn: Turn) -> Hashable:
+        """Return the network, the settings, and how gradients are corrected: all that `applies` looks at."""
+        task, correction = turn.task, turn.correction
+        pulled = correction.strength if WEIGHT in correction.anchor else 0.0
+        corrected = frozenset(correction.anchor), frozenset(correction.shift), pulled, correction.follow
+        how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
+        return id(task.module), task.temperature, task.labels is None, corrected, bool(turn.memory), how
+
+    def most(self, task: Task, device: torch.device) -> int | None:
+        """Return no limit: no client has weights of its own."""
+        return None
+
+    def train(self, cohort: Cohort, device: torch.device) -> list[Trained]:
+        """Return what training gives for every client, with leaves that are made only if somebody asks for them."""
+        heads, numbers = _learn(cohort, device)
+        moved = heads.deltas()
+        return [
+            trained(turn, size, _leaves(turn, place, numbers[place], moved), {}, {})
+            for place, (turn, size) in enumerate(zip(cohort.turns, cohort.sizes, strict=True))
+        ]
+
+    def total(self, cohort: Cohort, weights: list[float], device: torch.device) -> Tree:
+        """Return the weighted sum of all displacements, for clients that have all but their samples in common."""
+        heads, numbers = _learn(cohort, device)
+        turn = cohort.turns[0]
+        trees = {"start": turn.start, "anchor": turn.correction.anchor, "shift": turn.correction.shift}
+        kinds = {id(own): own for own in numbers}.values()  # clients of a bundle share their numbers
+        factors = {
+            name: sum(weight * own.get(name, 0.0) for weight, own in zip(weights, numbers, strict=True))
+            for name in trees
+            if any(own.get(name) for own in kinds)
+        }
+        moved = {key: deltas.combine(dict(enumerate(weights))) for key, deltas in heads.deltas().items()}
+        for key, leaf in moved.items():
+            for name, factor in factors.items():
+                if factor:
+                    leaf.add_(trees[name][key], alpha=factor)
+        return moved
 
 
-def possible(job: Job) -> bool:
-    """Whether gradients are corrected on all leaves that train or on none, in one number format."""
-    start, correction = job.problem.start, job.problem.correction
-    if job.data.x.dtype != start[WEIGHT].dtype:
-        return False
-    both = BIAS in start
+def _fits(turn: Turn) -> bool:
+    """Tell whether gradients are corrected on all leaves that train or on none."""
+    correction, both = turn.correction, BIAS in turn.start
     return not both or all((WEIGHT in t) == (BIAS in t) for t in (correction.anchor, correction.shift) if t)
 
 
-def pays(training: LocalTraining, job: Job) -> bool:
-    """Whether a client has few enough samples."""
-    classes, width = job.problem.start[WEIGHT].shape
-    size, epochs = job.size, training.epochs
-    here = 2 * size**2 * (width + epochs * classes) + 4 * size * width * classes
-    return here <= epochs * (6 * size * width * classes + batches_of(training, size) * STEP_FLOPS)
-
-
-def alike(job: Job) -> object:
-    """Clients for which this is equal train in one go."""
-    task, correction = job.problem.task, job.problem.correction
-    pulled = correction.strength if WEIGHT in correction.anchor else 0.0
-    return id(task.module), task.temperature, task.labels is None, pulled, WEIGHT in correction.shift
-
-
-def train(training: LocalTraining, cohort: Cohort, device: torch.device) -> list[Trained]:
-    """What `LocalTraining.run` gives for every client, with leaves that are made only if somebody asks for them."""
-    heads, numbers = _learn(training, cohort, device)
-    flops, moved = Flops(training), heads.moves()
-    return [
-        trained(training, flops, job, _leaves(job, place, numbers[place], moved))
-        for place, job in enumerate(cohort.jobs)
-    ]
-
-
-def total(training: LocalTraining, cohort: Cohort, device: torch.device) -> Tree:
-    """`Σ_k n_k (w_k − w)` of clients that have all but their samples in common; nothing is made for any one of them."""
-    heads, numbers = _learn(training, cohort, device)
-    sizes, problem = cohort.sizes, cohort.jobs[0].problem
-    trees = {"start": problem.start, "anchor": problem.correction.anchor, "shift": problem.correction.shift}
-    factors = {name: sum(size * own.get(name, 0.0) for size, own in zip(sizes, numbers, strict=True)) for name in trees}
-    moved = {key: moves.combine(dict(enumerate(map(float, sizes)))) for key, moves in heads.moves().items()}
-    for key, leaf in moved.items():
-        for name, factor in factors.items():
-            if factor:
-                leaf.add_(trees[name][key], alpha=factor)
-    return moved
-
-
-def _learn(
-    training: LocalTraining, cohort: Cohort, device: torch.device
-) -> tuple[Heads, Sequence[Mapping[str, float]]]:
+def _learn(cohort: Cohort, device: torch.device) -> tuple[Heads, Sequence[Mapping[str, float]]]:
     """Train all clients; besides D, every client's α − 1, β and γ."""
-    heads = Heads(training, cohort.on(device), device)
-    sizes, batches = cohort.sizes, [batches_of(training, size) for size in cohort.sizes]
-    width, classes = heads.x.shape[1], cohort.jobs[0].problem.task.num_classes
+    heads, turn = Heads(cohort.on(device), device), cohort.turns[0]
+    batches = {size: batches_of(turn, size) for size in set(cohort.sizes)}
+    width, classes = heads.x.shape[1], turn.task.outputs
 
     def cost(size: int) -> float:
-        return 2.0 * size**2 * (width + training.epochs * classes) + 40.0 * size * classes * training.epochs
+        return 2.0 * size**2 * (width + turn.training.epochs * classes) + 40.0 * size * classes * turn.training.epochs
 
-    numbers: list[Mapping[str, float]] = [{}] * len(sizes)
-    for count in sorted(set(batches)):
-        places = [place for place, own in enumerate(batches) if own == count]
-        for bundle in bundles(sizes, places, cost, BUNDLE_FLOPS[device.type == "cpu"]):
+    numbers: list[Mapping[str, float]] = [{}] * len(cohort)
+    for count in sorted(set(batches.values())):
+        places = [place for place, size in enumerate(cohort.sizes) if batches[size] == count]
+        for bundle in bundles(cohort.sizes, places, cost, BUNDLE_FLOPS[device.type == "cpu"]):
             found = heads.run(bundle, count)
             for place in bundle:
                 numbers[place] = found
     return heads, numbers
 
 
-def _leaves(job: Job, place: int, numbers: Mapping[str, float], moves: Mapping[str, WeightDeltas]) -> Tree:
-    """`W_k = W_0 + (α − 1) W_0 + β a + γ s − Xᵀ D`, for the weight and the bias."""
-    start, correction = job.problem.start, job.problem.correction
+def _leaves(turn: Turn, place: int, numbers: Mapping[str, float], deltas: Mapping[str, WeightDeltas]) -> Tree:
+    """Return `W_k = W_0 + (α − 1) W_0 + β a + γ s − Xᵀ D`, for the weight and the bias."""
+    start, correction = turn.start, turn.correction
     leaves = {}
-    for key, moved in moves.items():
+    for key, moved in deltas.items():
         terms: list[tuple[float, Tensor | Delta]] = [(1.0, Delta(moved, place))]
         for name, tree in (("start", start), ("anchor", correction.anchor), ("shift", correction.shift)):
             if numbers.get(name):
@@ -162,49 +166,53 @@ class BiasDeltas(WeightDeltas):
 class Heads:
     """The heads of a cohort while they train: logits at the start, and D."""
 
-    def __init__(self, training: LocalTraining, cohort: Cohort, device: torch.device):
-        self.training, self.cohort, self.sizes, self.device = training, cohort, cohort.sizes, device
+    def __init__(self, cohort: Cohort, device: torch.device):
+        first = cohort.turns[0]
+        self.training, self.rate = first.training, first.training.rate(first.task)
+        self.cohort, self.sizes, self.device = cohort, cohort.sizes, device
         self.x, self.y = self._features(), cohort.y
-        first = cohort.jobs[0].problem
         self.temperature, self.biased = first.task.temperature, BIAS in first.start
-        self.labels = labels_of(cohort.jobs, device)
+        self.labels = cohort.labels(device)
         self.pull = first.correction.strength if WEIGHT in first.correction.anchor else 0.0
-        self.base = {"start": self._logits(lambda job: job.problem.start)}
+        self.base = {"start": self._logits(lambda turn: turn.start)}
         if self.pull:
-            self.base["anchor"] = self._logits(lambda job: job.problem.correction.anchor)
+            self.base["anchor"] = self._logits(lambda turn: turn.correction.anchor)
         if WEIGHT in first.correction.shift:
-            self.base["shift"] = self._logits(lambda job: job.problem.correction.shift)
+            self.base["shift"] = self._logits(lambda turn: turn.correction.shift)
         self.coordinates = torch.empty_like(self.base["start"])
 
     def _features(self) -> Tensor:
-        """φ(X): the features do not train, so once is enough."""
-        jobs, x = self.cohort.jobs, self.cohort.x
-        task, start = jobs[0].problem.task, jobs[0].problem.start
-        frozen = [key for key in start if key not in (WEIGHT, BIAS)]
-        if all(same_leaf(jobs, lambda job, key=key: job.problem.start[key]) for key in frozen):  # type: ignore[misc]
+        """Return φ(X): the features do not train, so once is enough."""
+        cohort, first = self.cohort, self.cohort.turns[0]
+        frozen = [key for key in first.start if key not in (WEIGHT, BIAS)]
+        if all(cohort.same(lambda turn, key=key: turn.start[key]) for key in frozen):  # type: ignore[misc]
             with torch.no_grad():
-                return task.features({key: start[key].to(self.device) for key in frozen}, x)
+                return first.task.features({key: first.start[key].to(self.device) for key in frozen}, cohort.x)
+        pairs = zip(cohort.turns, cohort.parts, strict=True)
         with torch.no_grad():
-            return torch.cat([job.problem.task.features(job.problem.start, job.data.x) for job in jobs]).to(self.device)
+            return torch.cat([turn.task.features(_on(turn.start, self.device), part.x) for turn, part in pairs])
 
-    def _logits(self, leaves: Callable[[Job], Tree]) -> Tensor:
-        """`X W`, in one product where all clients hold the same W."""
-        jobs = self.cohort.jobs
-        if same_leaf(jobs, lambda job: leaves(job)[WEIGHT]) and (
-            not self.biased or same_leaf(jobs, lambda job: leaves(job)[BIAS])
+    def _logits(self, leaves: Callable[[Turn], Tree]) -> Tensor:
+        """Return `X W`, in one product where all clients hold the same W."""
+        cohort = self.cohort
+        if cohort.same(lambda turn: leaves(turn)[WEIGHT]) and (
+            not self.biased or cohort.same(lambda turn: leaves(turn)[BIAS])
         ):
-            return self._linear(self.x, leaves(jobs[0]))
-        parts = zip(self.x.split_with_sizes(self.sizes), jobs, strict=True)
-        return torch.cat([self._linear(x, leaves(job)) for x, job in parts])
+            return self._linear(self.x, leaves(cohort.turns[0]))
+        parts = zip(self.x.split_with_sizes(list(self.sizes)), cohort.turns, strict=True)
+        return torch.cat([self._linear(x, leaves(turn)) for x, turn in parts])
 
     def _linear(self, x: Tensor, leaves: Tree) -> Tensor:
         bias = leaves[BIAS].to(self.device) if self.biased else None
         return nn.functional.linear(x, leaves[WEIGHT].to(self.device), bias)
 
-    def moves(self) -> dict[str, WeightDeltas]:
+    def deltas(self) -> dict[str, WeightDeltas]:
         """What training moved, by leaf."""
         moved = {WEIGHT: WeightDeltas(self.x, self.coordinates, self.sizes)}
         return moved | ({BIAS: BiasDeltas(self.x, self.coordinates, self.sizes)} if self.biased else {})
+
+    def _order(self, place: int) -> Tensor:
+        return orders(self.cohort.turns[place], self.sizes[place], self.cohort.seeds[place])[0]
 
     def run(self, bundle: Sequence[int], batches: int) -> Mapping[str, float]:
         """Train clients that take the same number of steps; returns α − 1, β and γ."""
@@ -214,11 +222,15 @@ class Heads:
             for _ in range(self.training.epochs):
                 steps.whole()
         else:
-            order = torch.stack([orders(self.training, self.cohort.jobs[place]) for place in bundle], 1).to(self.device)
+            order = torch.stack([self._order(place) for place in bundle], 1).to(self.device)
             for batch in order:
                 steps.part(torch.where(batch < 0, pad.rows.shape[1] - 1, batch))
         self.coordinates.index_copy_(0, pad.rows.flatten()[pad.own], steps.moved.flatten(0, 1)[pad.own])
         return {**steps.numbers, "start": steps.numbers["start"] - 1.0}
+
+
+def _on(tree: Tree, device: torch.device) -> Tree:
+    return {key: leaf.to(device) for key, leaf in tree.items()}
 
 
 class _Steps:
@@ -263,7 +275,7 @@ class _Steps:
         likely = (logits if self.labels is None else only(self.labels, logits)).softmax(2)
         slope = likely.sub_(self.hot[place]).mul_(share)
         self._decay()
-        lr = self.heads.training.lr
+        lr = self.heads.rate
         if self.velocity is None:
             self.moved[place] += slope.mul_(lr)
         else:
@@ -285,8 +297,8 @@ class _Steps:
         if self.velocity is not None:
             self.velocity.mul_(training.momentum).sub_(self.moved, alpha=shrink)
         elif shrink:
-            self.moved.mul_(1.0 - training.lr * shrink)
+            self.moved.mul_(1.0 - self.heads.rate * shrink)
         for name, number in self.numbers.items():
             own = {"start": 0.0, "anchor": -self.heads.pull, "shift": 1.0}[name]
             self.speed[name] = training.momentum * self.speed[name] + shrink * number + own
-        self.numbers = {name: number - training.lr * self.speed[name] for name, number in self.numbers.items()}
+        self.numbers = {name: number - self.heads.rate * self.speed[name] for name, number in self.numbers.items()}

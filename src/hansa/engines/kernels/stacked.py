@@ -6,29 +6,20 @@ so the same result up to rounding: about 1e-5 of an update after many steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from hansa.engines.kernels.cohort import (
-    Cohort,
-    Flops,
-    Job,
-    Padded,
-    batches_of,
-    bundles,
-    labels_of,
-    orders,
-    same_leaf,
-    trained,
-)
+from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
 from hansa.task import Task, only
 from hansa.training.layers import plain
-from hansa.training.local import LocalTraining, Trained
+from hansa.training.local import Stepper, Trained, Turn
+from hansa.training.objectives import CrossEntropy, Objective
 from hansa.tree import Tree, add, nbytes
 
 BUNDLE_FLOPS = {True: 1e8, False: 1e10}  # what the fixed cost of a bundle of clients would buy; on a CPU, elsewhere
@@ -37,84 +28,83 @@ CONVOLVED = 125  # clients with convolutions; of 170 or more cuDNN takes half as
 SMALL = 2e7  # operations of a step above which a client keeps a core busy by itself
 
 
-def applies(task: Task, device: torch.device, *, forced: bool = False) -> bool:
-    """Whether the network treats samples one by one and, on a CPU, has no convolutions: stacked they are slower."""
-    return not task.integers and _plain(task, convolutions=forced or device.type != "cpu")
+@dataclass(frozen=True)
+class Stacked:
+    """Trains clients side by side in one network with a dimension more."""
+
+    name: str = "stacked"
+
+    def applies(self, turn: Turn, device: torch.device, *, forced: bool) -> bool:
+        """Tell whether the network treats samples one by one and, on a CPU, has no convolutions: these are slower."""
+        task = turn.task
+        return not task.integers and _plain(task, convolutions=forced or device.type != "cpu")
+
+    def pays(self, turn: Turn, size: int, device: torch.device) -> bool:
+        """Tell whether one client's step is small for the device."""
+        if device.type != "cpu":
+            return True
+        return min(size, turn.training.batch_size) * turn.training.flops(turn.task) <= SMALL
+
+    def group(self, turn: Turn) -> Hashable:
+        """Return the network, the settings, and which leaves are corrected, given and remembered."""
+        task, correction = turn.task, turn.correction
+        corrected = frozenset(correction.anchor), frozenset(correction.shift), correction.strength, correction.follow
+        shapes = tuple((key, leaf.shape) for key, leaf in turn.given.items())
+        how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
+        return id(task.module), task.temperature, task.labels is None, corrected, shapes, frozenset(turn.memory), how
+
+    def most(self, task: Task, device: torch.device) -> int | None:
+        """Return how many clients to stack at a time."""
+        fit = max(1, STACK_BYTES[device.type == "cpu"] // (4 * nbytes(task.params())))
+        return fit if _plain(task, convolutions=False) else min(fit, CONVOLVED)
+
+    def train(self, cohort: Cohort, device: torch.device) -> list[Trained]:
+        """Return what training gives for every client; leaves are made when somebody asks for them."""
+        results = dict[int, Trained]()
+        for bundle, stack in _learn(cohort, device):
+            deltas = stack.deltas()
+            for place, client in enumerate(bundle):
+                results[client] = stack.result(place, cohort.turns[client], cohort.sizes[client], deltas)
+        return [results[client] for client in range(len(cohort))]
+
+    def total(self, cohort: Cohort, weights: list[float], device: torch.device) -> Tree:
+        """Return the weighted sum of all displacements: one product for every leaf."""
+        found: Tree = {}
+        for bundle, stack in _learn(cohort, device):
+            parts = {place: weights[client] for place, client in enumerate(bundle)}
+            sums = {key: moved.combine(parts) for key, moved in stack.deltas().items()}
+            found = add(found, sums) if found else sums
+        return found
 
 
 def _plain(task: Task, *, convolutions: bool) -> bool:
     return all(plain(task.module.get_submodule(part), convolutions=convolutions) for part in ("features", "head"))
 
 
-def most(task: Task, device: torch.device) -> int:
-    """How many clients to stack at a time."""
-    fit = max(1, STACK_BYTES[device.type == "cpu"] // (4 * nbytes(task.params())))
-    return fit if _plain(task, convolutions=False) else min(fit, CONVOLVED)
-
-
-def pays(training: LocalTraining, job: Job, device: torch.device) -> bool:
-    """Whether one client's step is small for the device."""
-    if device.type != "cpu":
-        return True
-    return min(job.size, training.batch_size) * training.flops(job.problem.task) <= SMALL
-
-
-def alike(job: Job) -> object:
-    """Clients for which this is equal train in one go."""
-    task, correction = job.problem.task, job.problem.correction
-    corrected = frozenset(correction.anchor), frozenset(correction.shift)
-    return id(task.module), task.temperature, task.labels is None, correction.strength, corrected
-
-
-def train(training: LocalTraining, cohort: Cohort, device: torch.device) -> list[Trained]:
-    """What `LocalTraining.run` gives for every client."""
-    flops, results = Flops(training), dict[int, Trained]()
-    for bundle, moves in _learn(training, cohort, device):
-        for place, client in enumerate(bundle):
-            job = cohort.jobs[client]
-            leaves = {
-                key: LazySum.moved(job.problem.start[key], [(1.0, Delta(moved, place))]) for key, moved in moves.items()
-            }
-            results[client] = trained(training, flops, job, leaves)
-    return [results[client] for client in range(len(cohort.jobs))]
-
-
-def total(training: LocalTraining, cohort: Cohort, device: torch.device) -> Tree:
-    """`Σ_k n_k (w_k − w)`; nothing is made for any one client."""
-    found: Tree = {}
-    for bundle, moves in _learn(training, cohort, device):
-        weights = {place: float(cohort.sizes[client]) for place, client in enumerate(bundle)}
-        sums = {key: moved.combine(weights) for key, moved in moves.items()}
-        found = add(found, sums) if found else sums
-    return found
-
-
-def _learn(
-    training: LocalTraining, cohort: Cohort, device: torch.device
-) -> Iterator[tuple[Sequence[int], Mapping[str, StackedDeltas]]]:
+def _learn(cohort: Cohort, device: torch.device) -> Iterator[tuple[Sequence[int], _Stack]]:
     """Train all clients, some of similar size at a time."""
-    cohort, sizes = cohort.on(device), cohort.sizes
-    own = training.flops(cohort.jobs[0].problem.task)
+    cohort, sizes, turn = cohort.on(device), cohort.sizes, cohort.turns[0]
+    each = turn.training.flops(turn.task)
 
     def cost(size: int) -> float:
-        return training.epochs * batches_of(training, size) * min(size, training.batch_size) * own
+        return turn.training.epochs * batches_of(turn, size) * min(size, turn.training.batch_size) * each
 
     for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS[device.type == "cpu"]):
-        yield bundle, _Stack(training, cohort, bundle, device).run()
+        yield bundle, _Stack(cohort, bundle, device).run()
 
 
 class StackedDeltas:
-    """The displacements of one leaf, stacked."""
+    """What training moved one leaf by, for every client of a stack."""
 
     def __init__(self, steps: Tensor):
         self.steps = steps
 
     def one(self, place: int) -> Tensor:
-        """One client's."""
+        """Return one client's."""
         return self.steps[place].cpu()
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
-        """A weighted sum over the stack."""
+        """Return a weighted sum over the stack."""
         each = torch.tensor([coefficients.get(place, 0.0) for place in range(len(self.steps))], dtype=self.steps.dtype)
         total: Tensor = torch.tensordot(each.to(self.steps.device), self.steps, 1).cpu()
         return total
@@ -123,93 +113,156 @@ class StackedDeltas:
 class _Stack:
     """Clients of a bundle, those with most steps first, so that the ones still training are always the first few."""
 
-    def __init__(self, training: LocalTraining, cohort: Cohort, bundle: Sequence[int], device: torch.device):
-        self.training, self.device = training, device
-        self.jobs = [cohort.jobs[place] for place in bundle]
-        self.task, correction = self.jobs[0].problem.task, self.jobs[0].problem.correction
-        self.labels = labels_of(self.jobs, device)
-        start = self.jobs[0].problem.start
-        self.moving = [key for key in start if training.trains(key)]
-        self.start = {key: self._stack(lambda job, key=key: job.problem.start[key]) for key in start}  # type: ignore[misc]
-        self.own = {key: self.start[key].expand(len(bundle), *start[key].shape).clone() for key in self.moving}
+    def __init__(self, cohort: Cohort, bundle: Sequence[int], device: torch.device):
+        self.device, self.cohort, self.bundle = device, cohort, bundle
+        self.turns = [cohort.turns[place] for place in bundle]
+        turn = self.turn = self.turns[0]
+        self.task, self.objective, start = turn.task, turn.minimised, turn.start
+        self.labels = None if (labels := cohort.labels(device)) is None else labels[list(bundle)]
+        moving = turn.training.moving(start)
+        self.start = {key: self._stack(lambda turn, key=key: turn.start[key]) for key in start}  # type: ignore[misc]
+        self.own = {key: self.start[key].expand(len(bundle), *start[key].shape).clone() for key in moving}
         self.fixed = {key: leaf for key, leaf in self.start.items() if key not in self.own}
-        self.strength = correction.strength
-        self.anchor = self._trees(lambda job: job.problem.correction.anchor) if self.strength else {}
-        self.shift = self._trees(lambda job: job.problem.correction.shift)
-        self.velocity = {key: torch.zeros_like(leaf) for key, leaf in self.own.items()} if training.momentum else {}
+        self.anchor = self._trees(lambda turn: turn.correction.anchor) if turn.correction.strength else {}
+        if turn.correction.follow:
+            self.anchor = {key: leaf.expand_as(self.own[key]).clone() for key, leaf in self.anchor.items()}
+        self.shift = self._trees(lambda turn: turn.correction.shift)
+        self.given = self._given()
+        memory = {key: self._stack(lambda turn, key=key: turn.memory[key]) for key in turn.memory}  # type: ignore[misc]
+        self.stepper = Stepper(turn, self.own, memory, stacked=len(bundle))
         self.samples = Padded.of(cohort.sizes, bundle, device)
         self.x, self.y = cohort.x, cohort.y
 
-    def _stack(self, leaf: Callable[[Job], Tensor]) -> Tensor:
-        """A leaf of all clients; where they hold the very same, once."""
-        if same_leaf(self.jobs, leaf):
-            return leaf(self.jobs[0]).to(self.device)[None]
-        return torch.stack([leaf(job).to(self.device) for job in self.jobs])
+    def _stack(self, leaf: Callable[[Turn], Tensor]) -> Tensor:
+        """Return a leaf of all clients; where they hold the very same, once."""
+        first = leaf(self.turns[0])
+        if self.cohort.alike or all(leaf(turn) is first for turn in self.turns):
+            return first.to(self.device)[None]
+        return torch.stack([leaf(turn).to(self.device) for turn in self.turns])
 
-    def _trees(self, tree: Callable[[Job], Tree]) -> Tree:
-        keys = [key for key in tree(self.jobs[0]) if key in self.own]
-        return {key: self._stack(lambda job, key=key: tree(job)[key]) for key in keys}  # type: ignore[misc]
+    def _trees(self, tree: Callable[[Turn], Tree]) -> Tree:
+        keys = [key for key in tree(self.turns[0]) if key in self.own]
+        return {key: self._stack(lambda turn, key=key: tree(turn)[key]) for key in keys}  # type: ignore[misc]
 
-    def run(self) -> dict[str, StackedDeltas]:
-        """All steps of all clients."""
+    def _given(self) -> Tree:
+        """Return what the objective needs: from the algorithm, stacked where it differs, and from clients' data."""
+        given = {key: self._stack(lambda turn, key=key: turn.given[key]) for key in self.turn.given}  # type: ignore[misc]
+        if self.objective == CrossEntropy() or type(self.objective).given is Objective.given:
+            return given
+        parts = self.cohort.parts
+        found = [
+            self.objective.given(turn.task, parts[place]) for turn, place in zip(self.turns, self.bundle, strict=True)
+        ]
+        return {key: torch.stack([tree[key].to(self.device) for tree in found]) for key in found[0]} | given
+
+    def run(self) -> _Stack:
+        """Take all steps of all clients."""
         order = self._order()
-        training = (order[:, :, 0] >= 0).sum(0).tolist()  # clients, step by step
+        training = (order[0, :, :, 0] >= 0).sum(0).tolist()  # clients, step by step
         order = order.to(self.device)  # once: every transfer makes the device wait
         for step, count in enumerate(training):
-            self._step(order[:count, step], count)
-        return {key: StackedDeltas(leaf - self.start[key]) for key, leaf in self.own.items()}
+            self._batch(order[:, :count, step], count)
+        return self
 
     def _order(self) -> Tensor:
-        """Sample numbers (clients × steps × batch), −1 where there is none; a single batch needs no order."""
-        training, each = self.training, []
-        for job in self.jobs:
-            size = job.size
-            whole = torch.arange(size).expand(training.epochs, size)
-            each.append(whole if size <= training.batch_size else orders(training, job))
-        steps, width = max(map(len, each)), max(own.shape[1] for own in each)
-        order = torch.full((len(each), steps, width), -1)
+        """Return sample numbers (orders × clients × steps × batch), −1 where there is none."""
+        cohort = self.cohort
+        each = [orders(cohort.turns[place], cohort.sizes[place], cohort.seeds[place]) for place in self.bundle]
+        steps, width = max(own.shape[1] for own in each), max(own.shape[2] for own in each)
+        order = torch.full((self.turn.direction.orders, len(each), steps, width), -1)
         for place, own in enumerate(each):
-            order[place, : own.shape[0], : own.shape[1]] = own
+            order[:, place, : own.shape[1], : own.shape[2]] = own
         return order
 
-    def _step(self, batch: Tensor, count: int) -> None:
-        there = batch >= 0
-        rows = self.samples.rows[:count].gather(1, batch.clamp(min=0))
-        share = (there / there.sum(1, keepdim=True, dtype=self.x.dtype)).flatten()
-        own = {key: leaf[:count].detach().requires_grad_() for key, leaf in self.own.items()}
-        logits = self._forward(own, self.x[rows], count)
-        losses = F.cross_entropy(logits.flatten(0, 1), self.y[rows].flatten(), reduction="none")
-        loss = (losses * share).sum()
-        gradients = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
-        self._move(count, dict(zip(own, gradients, strict=True)))
+    def _batch(self, batches: Tensor, count: int) -> None:
+        turn, follow = self.turn, self.turn.correction.follow
+        parts = [self._rows(batch, count) for batch in batches]
+        given = {key: leaf[:count] for key, leaf in self.given.items()}
+        weights = {key: leaf[:count] for key, leaf in self.own.items()}
+        for _ in range(turn.repeats):
+            gradients = turn.direction.of(self._slope(parts, count), weights, given)
+            if turn.measures:
+                return self._measure(gradients, (batches[0] >= 0).sum(1), count)
+            anchor, shift = ({k: leaf[:count] for k, leaf in tree.items()} for tree in (self.anchor, self.shift))
+            self.stepper.step(weights, gradients, anchor, shift, count)
+        if follow:
+            for key, leaf in self.anchor.items():
+                leaf[:count].lerp_(weights[key], follow)
+        return None
 
-    def _forward(self, own: Tree, x: Tensor, count: int) -> Tensor:
-        """Logits (clients × batch × classes)."""
+    def _measure(self, gradients: Tree, samples: Tensor, count: int) -> None:
+        """Add a batch's gradients to the means, by its share of the client's samples; zero where a client is done."""
+        whole = self.samples.there[:count].sum(1, dtype=self.task.number_format)
+        share, padded = samples / whole, dict[str, Tensor]()
+        for key, slope in gradients.items():
+            part = slope * share.reshape(-1, *(1,) * (slope.ndim - 1))
+            padded[key] = torch.cat([part, part.new_zeros(len(self.bundle) - count, *part.shape[1:])])
+        self.stepper.measure(padded, 1.0)
+
+    def _rows(self, batch: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the row numbers of a batch, and what each sample counts in its client's mean."""
+        there = batch >= 0
+        share = there / there.sum(1, keepdim=True, dtype=self.task.number_format)
+        return self.samples.rows[:count].gather(1, batch.clamp(min=0)), share
+
+    def _slope(self, parts: Sequence[tuple[Tensor, Tensor]], count: int) -> Callable[..., Tree]:
+        """Return the gradients of all clients as a function of their weights."""
+        decay = self.turn.training.decay
+
+        def slope(weights: Mapping[str, Tensor], order: int = 0) -> Tree:
+            rows, share = parts[order]
+            own = {key: leaf.detach().expand(count, *leaf.shape[1:]).requires_grad_() for key, leaf in weights.items()}
+            loss = self._loss(own, self.x[rows], self.y[rows], share, count)
+            found = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
+            return {
+                key: slope.add(leaf.detach(), alpha=decay) if decay else slope
+                for (key, leaf), slope in zip(own.items(), found, strict=True)
+                if slope is not None
+            }
+
+        return slope
+
+    def _loss(self, own: Tree, x: Tensor, y: Tensor, share: Tensor, count: int) -> Tensor:
+        """Return the sum of all clients' losses."""
         shared = {key: leaf[0] for key, leaf in self.fixed.items() if len(leaf) == 1}
         each = own | {key: leaf[:count] for key, leaf in self.fixed.items() if key not in shared}
-        module = self.task.module.train()
+        if self.objective == CrossEntropy():  # the usual loss, over all clients' samples in one go
+            logits = self._logits(shared, each, x, count)
+            losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+            return (losses * share.flatten()).sum()
+        common = {key: leaf[0] for key, leaf in self.given.items() if len(leaf) == 1}
+        given = {key: leaf[:count] for key, leaf in self.given.items() if key not in common}
+        labels = {} if self.labels is None else {"labels": self.labels[:count]}
+
+        def one(params: Tree, own_given: Tree, own_labels: Tree, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+            task = replace(self.task, labels=own_labels["labels"]) if own_labels else self.task
+            return self.objective.loss(task, {**shared, **params}, {**common, **own_given}, x, y, share)
+
+        total: Tensor = vmap(one)(each, given, labels, x, y, share).sum()
+        return total
+
+    def _logits(self, shared: Tree, each: Tree, x: Tensor, count: int) -> Tensor:
+        """Return logits (clients × batch × classes)."""
+        self.task.module.train()
 
         def one(params: Tree, samples: Tensor) -> Tensor:
-            logits: Tensor = functional_call(module, {**shared, **params}, (samples,))
-            return logits
+            return self.task.network({**shared, **params}, samples)
 
-        logits = vmap(one)(each, x) / self.task.temperature
+        logits: Tensor = vmap(one)(each, x) / self.task.temperature
         return logits if self.labels is None else only(self.labels[:count, None], logits)
 
-    @torch.no_grad()
-    def _move(self, count: int, gradients: Mapping[str, Tensor | None]) -> None:
-        """As `LocalTraining` steps, for the clients still training."""
-        training = self.training
-        for key, gradient in gradients.items():
-            if gradient is None:
-                continue
-            weight = self.own[key][:count]
-            if key in self.anchor:
-                gradient = gradient + self.strength * (weight - self.anchor[key][:count])
-            if key in self.shift:
-                gradient = gradient + self.shift[key][:count]
-            if training.weight_decay:
-                gradient = gradient + training.weight_decay * weight
-            if training.momentum:
-                gradient = self.velocity[key][:count].mul_(training.momentum).add_(gradient)
-            weight.sub_(gradient, alpha=training.lr)
+    def deltas(self) -> dict[str, StackedDeltas]:
+        """Return what moved, leaf by leaf; of a turn that only measures, the mean gradients."""
+        if self.turn.measures:
+            return {key: StackedDeltas(leaf) for key, leaf in self.stepper.slope(1.0).items()}
+        return {key: StackedDeltas(leaf - self.start[key]) for key, leaf in self.own.items()}
+
+    def result(self, place: int, turn: Turn, size: int, deltas: Mapping[str, StackedDeltas]) -> Trained:
+        """Return one client's part of it all."""
+        if turn.measures:
+            found = {key: LazySum.only(own, place, turn.start[key]) for key, own in deltas.items()}
+            return Trained(turn.start, 0, turn.flops(size), slope=found)
+        leaves = {key: LazySum.moved(turn.start[key], [(1.0, Delta(own, place))]) for key, own in deltas.items()}
+        memory = {key: leaf[place].cpu() for key, leaf in self.stepper.memory.items()} if turn.remembers else {}
+        anchor = {key: leaf[place].cpu() for key, leaf in self.anchor.items()} if turn.correction.follow else {}
+        return trained(turn, size, leaves, memory, anchor)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hansa.errors import HansaError, require
+from hansa.errors import require
+from hansa.io.files import write_whole
 from hansa.results.reader import Run
 
 __all__ = ["build", "build_split_page"]
@@ -22,18 +22,12 @@ def build(runs: Sequence[str | Path], out: str | Path) -> Path:
 
 
 def build_split_page(name: str, data: Mapping[str, Any], out: str | Path) -> Path:
-    """Write how a split lies, told as in a run folder's data.json, as a page of its own."""
+    """Write how a split divides the data, told as in a run folder's data.json, as a page of its own."""
     from hansa.results.report.page import split_page
 
     return _write(split_page(name, data), Path(out))
 
 
 def _write(content: str, out: Path) -> Path:
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(content, encoding="utf-8")
-        temporary.replace(out)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise HansaError(f"The report cannot be written to '{out}': {error.strerror}.") from error
+    write_whole(out, content)
     return out

@@ -1,4 +1,4 @@
-"""How the clients fare: the distribution of their own accuracies, and the worst decile of it."""
+"""How the clients fare: the distribution of their own metrics, and the worst decile of it."""
 
 from __future__ import annotations
 
@@ -7,129 +7,184 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hansa.results.reader import Run, is_number
+from hansa.results.columns import Column, column, headline_names
+from hansa.results.reader import Run, is_number, phases
 from hansa.results.report.bars import Bin, bins_of, histogram
-from hansa.results.report.format import percent_text
+from hansa.results.report.format import metric_text
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, line
 from hansa.results.report.markup import Markup, element, join, number
-from hansa.results.report.scale import Scale, linear_ticks
+from hansa.results.report.scale import Scale, linear_ticks, step_for
 
 if TYPE_CHECKING:
     import pyarrow
 
 MOST_HISTOGRAMS = 11
 FEW_CLIENTS = 100
+MOST_BINS = 20
 
 
 @dataclass(frozen=True)
 class Group:
-    """The accuracies of all clients at the last evaluation of a run's phase, lowest first."""
+    """A metric of all clients at the evaluation that a run's phase is known by, lowest first."""
 
     run: str
     colour: int
     phase: str
     round: int
-    accuracies: Sequence[float]
+    metric: Column
+    values: Sequence[float]
     final: bool
 
     @property
     def worst(self) -> Sequence[float]:
-        """The tenth of the clients that fare worst, at least one."""
-        return self.accuracies[: max(len(self.accuracies) // 10, 1)]
+        """The tenth of the clients that fare worst, at least one: the highest, where lower is better."""
+        count = max(len(self.values) // 10, 1)
+        return self.values[:count] if self.metric.facts.higher else self.values[-count:]
 
     @property
     def median(self) -> float:
         """Half of the clients are above it."""
-        middle = len(self.accuracies) // 2
-        return (self.accuracies[middle] + self.accuracies[-middle - 1]) / 2
+        middle = len(self.values) // 2
+        return (self.values[middle] + self.values[-middle - 1]) / 2
+
+    def text(self, value: float) -> str:
+        """A value as a person reads it."""
+        return metric_text(self.metric, value)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The common horizontal axis of all charts of a metric, so that none is squeezed and all compare."""
+
+    metric: Column
+    low: float
+    high: float
+    step: float
+
+    @property
+    def title(self) -> str:
+        """What the axis shows."""
+        return f"{self.metric.facts.title} on the client's own test set"
+
+    @property
+    def ticks(self) -> Ticks:
+        """Round values, in per cent where the metric reads so."""
+        values = linear_ticks(self.low, self.high, 5)
+        if self.metric.facts.percent:
+            return Ticks(values, lambda value: f"{100 * value:.0f} %")
+        return Ticks(values, lambda value: metric_text(self.metric, value))
 
 
 def groups(runs: Sequence[Run], labels: Sequence[str]) -> list[Group]:
-    """A group per run and phase that local test sets judged."""
+    """A group per run and phase that local test sets evaluated."""
     found = []
     for colour, (run, label) in enumerate(zip(runs, labels, strict=True)):
         table = run.clients()
         if table is not None and table.num_rows:
-            found += _groups_of(table, label, colour)
+            found += _groups_of(run, table, label, colour)
     return found
 
 
-def _groups_of(table: pyarrow.Table, label: str, colour: int) -> list[Group]:
+def _groups_of(run: Run, table: pyarrow.Table, label: str, colour: int) -> list[Group]:
     import pyarrow.compute as compute
 
+    places = sorted({record["phase"] for record in run.rounds})
+    deployed = {place: row.evaluated for place, row in zip(places, phases(run), strict=False)}
     numbers, found = sorted(table["phase"].unique().to_pylist()), []
     for phase in numbers:
         here = table.filter(compute.equal(table["phase"], phase))
-        last = compute.max(here["round"]).as_py()
-        here = here.filter(compute.equal(here["round"], last))
-        accuracies = sorted(value for value in here["accuracy"].to_pylist() if is_number(value))
-        if accuracies:
-            name = str(here["phase_name"][0])
-            found.append(Group(label, colour, name, last, accuracies, phase == numbers[-1]))
+        rounds = here["round"].unique().to_pylist()
+        told = deployed.get(phase)
+        shown = told if told is not None and told in rounds else max(rounds)
+        here = here.filter(compute.equal(here["round"], shown))
+        for name in sorted(headline_names() & set(here.column_names)):
+            values = sorted(value for value in here[name].to_pylist() if is_number(value))
+            metric, title = column(f"client_{name}_mean"), str(here["phase_name"][0])
+            found += [Group(label, colour, title, shown, metric, values, phase == numbers[-1])] if values else []
     return found
 
 
 def section(found: Sequence[Group], several: bool) -> Markup:
-    """All runs' last phases over each other, then each phase on its own."""
+    """For every metric, all runs' last phases over each other, then each phase on its own."""
+    names = dict.fromkeys(group.metric for group in found)
+    return join(_of_metric([group for group in found if group.metric == name], several) for name in names)
+
+
+def _of_metric(found: Sequence[Group], several: bool) -> Markup:
     shown = found if len(found) <= MOST_HISTOGRAMS else [group for group in found if group.final]
-    shown = shown[:MOST_HISTOGRAMS]
-    low = _lowest(found)
-    most = max(max(one.count for one in _bins(group, low)) for group in shown)
-    drawn = [_histogram(group, low, most, several) for group in shown]
-    return join([_cumulative([group for group in found if group.final], low), *drawn])
+    shown, axis = shown[:MOST_HISTOGRAMS], _axis(found)
+    most = max(max(one.count for one in _bins(group, axis)) for group in shown)
+    drawn = [_histogram(group, axis, most, several) for group in shown]
+    return join([_cumulative([group for group in found if group.final], axis), *drawn])
 
 
-def _lowest(found: Sequence[Group]) -> float:
-    """Where all charts begin: a round accuracy below every client's, so that none is squeezed and all compare."""
-    return min(math.floor(10 * min(group.accuracies[0] for group in found)) / 10, 0.9)
+def _axis(found: Sequence[Group]) -> Axis:
+    """Shares from a round value below every client's up to 1; anything else from 0 to a round value above."""
+    low, high = min(group.values[0] for group in found), max(group.values[-1] for group in found)
+    if found[0].metric.facts.percent:
+        low = min(math.floor(10 * low) / 10, 0.9)
+        few = min(len(group.values) for group in found) < FEW_CLIENTS
+        return Axis(found[0].metric, low, 1.0, 0.05 if few or low < 0.5 else 0.02 if low < 0.8 else 0.01)
+    low = min(low, 0.0)
+    step = step_for((high - low) or 1.0, MOST_BINS)
+    low = math.floor(low / step) * step
+    return Axis(found[0].metric, low, low + step * max(math.ceil((high - low) / step), 1), step)
 
 
-def _bins(group: Group, low: float) -> list[Bin]:
-    step = 0.05 if len(group.accuracies) < FEW_CLIENTS or low < 0.5 else 0.02 if low < 0.8 else 0.01
-    bins, marked = bins_of(group.accuracies, low, 1.0, step), bins_of(group.worst, low, 1.0, step)
+def _bins(group: Group, axis: Axis) -> list[Bin]:
+    bins, marked = (bins_of(values, axis.low, axis.high, axis.step) for values in (group.values, group.worst))
     return [replace(one, marked=other.count) for one, other in zip(bins, marked, strict=True)]
 
 
-def _shares(low: float) -> Ticks:
-    return Ticks(linear_ticks(low, 1.0, 5), lambda value: f"{100 * value:.0f} %")
-
-
-def _histogram(group: Group, low: float, most: int, several: bool) -> Markup:
-    place = Scale(low, 1.0, LEFT, RIGHT)(group.median)
-    count = len(group.accuracies)
-    told = f"Median {percent_text(group.median)}, worst decile up to {percent_text(group.worst[-1])}"
-    note = f"{told}; {count:,} client{'s' if count > 1 else ''}, round {group.round}."
+def _histogram(group: Group, axis: Axis, most: int, several: bool) -> Markup:
+    place = Scale(axis.low, axis.high, LEFT, RIGHT)(group.median)
+    count = len(group.values)
+    bound = (
+        f"up to {group.text(group.worst[-1])}" if group.metric.facts.higher else f"from {group.text(group.worst[0])}"
+    )
+    note = f"Median {group.text(group.median)}, worst decile {bound}"
+    lower = "" if group.metric.facts.higher else "; lower is better"
+    note += f"; {count:,} client{'s' if count > 1 else ''}, round {group.round}{lower}."
     title = f"{group.run}: {group.phase}" if several else group.phase
     picture = histogram(
-        _bins(group, low),
+        _bins(group, axis),
         most,
-        _shares(low),
-        "accuracy on the client's own test set",
-        f"Histogram of client accuracies, {group.run}, {group.phase}. {note}",
+        axis.ticks,
+        axis.title,
+        f"Histogram of the clients' {group.metric.facts.title}, {group.run}, {group.phase}. {note}",
         f"c{group.colour % 8} clients",
         line(place, TOP, place, BOTTOM, "median"),
     )
     return figure(title, picture, note=note)
 
 
-def _cumulative(found: Sequence[Group], low: float) -> Markup:
-    """For every accuracy the share of clients that do not exceed it; further right is better."""
-    x, y = Scale(low, 1.0, LEFT, RIGHT), Scale(0.0, 1.0, BOTTOM, TOP)
+def _cumulative(found: Sequence[Group], axis: Axis) -> Markup:
+    """For every value the share of clients that do not exceed it."""
+    x, y, higher = Scale(axis.low, axis.high, LEFT, RIGHT), Scale(0.0, 1.0, BOTTOM, TOP), axis.metric.facts.higher
+    top = y(0.1) if higher else y(1.0)
+    shares = Ticks(linear_ticks(0.0, 1.0, 5), lambda value: f"{100 * value:.0f} %")
     picture = chart(
-        element("rect", x=LEFT, y=y(0.1), width=RIGHT - LEFT, height=BOTTOM - y(0.1), class_="decile"),
-        element("text", "worst decile", x=RIGHT - 5, y=y(0.05) + 4, class_="tick y"),
-        axes(x, y, _shares(low), _shares(0.0), "accuracy on the client's own test set"),
+        element("rect", x=LEFT, y=top, width=RIGHT - LEFT, height=y(0.9) - y(1.0), class_="decile"),
+        element(
+            "text",
+            "worst decile",
+            x=RIGHT - 5 if higher else LEFT + 80,
+            y=top + (y(0.9) - y(1.0)) / 2 + 4,
+            class_="tick y",
+        ),
+        axes(x, y, axis.ticks, shares, axis.title),
         *(_steps(group, x, y) for group in found),
-        label="Share of clients up to each accuracy. "
-        + " ".join(f"{group.run}: median {percent_text(group.median)}." for group in found),
+        label=f"Share of clients up to each value of the {axis.metric.facts.title}. "
+        + " ".join(f"{group.run}: median {group.text(group.median)}." for group in found),
         kind="chart curves",
     )
-    note = "Share of clients at or below each accuracy in the last phase; further right is better."
+    better = "right" if higher else "left"
+    note = f"Share of clients at or below each {axis.metric.facts.title} in the last phase; further {better} is better."
     return figure("All clients", picture, note=note)
 
 
 def _steps(group: Group, x: Scale, y: Scale) -> Markup:
-    ordered, count = group.accuracies, len(group.accuracies)
+    ordered, count = group.values, len(group.values)
     shares = [index / 100 for index in range(101)] if count > 100 else [(index + 1) / count for index in range(count)]
     values = [ordered[min(max(-int(-share * count // 1) - 1, 0), count - 1)] for share in shares]
     places = [(x(value), y(share)) for value, share in zip(values, shares, strict=True)]
@@ -137,7 +192,7 @@ def _steps(group: Group, x: Scale, y: Scale) -> Markup:
         f"V{number(py)}" if index == 0 else f"H{number(px)}V{number(py)}" for index, (px, py) in enumerate(places)
     )
     tips = "|".join(
-        f"{number(px)} {number(py)} {100 * share:.0f} % of clients up to {percent_text(value)}"
+        f"{number(px)} {number(py)} {100 * share:.0f} % of clients up to {group.text(value)}"
         for (px, py), share, value in zip(places, shares, values, strict=True)
     )
     return element(

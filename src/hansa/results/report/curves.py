@@ -1,21 +1,24 @@
-"""Accuracy against what it costs: rounds, bytes and FLOPs side by side on one vertical scale."""
+"""A metric against what it costs: rounds, bytes and FLOPs side by side on one vertical scale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hansa.results.reader import HEADLINES, Axis, Point, Record, Run, points
-from hansa.results.report.format import COSTS, is_share, metric_text, metric_title, prefix_for, significant
+from hansa.results.columns import UNDEFINED, Column, ordered
+from hansa.results.reader import Axis, Point, Record, Run, facts_in, points
+from hansa.results.report.format import COSTS, metric_text, prefix_for, significant
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, line, spread, text_width
 from hansa.results.report.markup import Markup, element, join, number
 from hansa.results.report.scale import Scale, linear_scale, log_scale
+from hansa.results.report.values import value_scale, value_ticks
 
 PANELS: tuple[tuple[Axis, str, str], ...] = (
     ("rounds", "Rounds", ""),
     ("bytes", "Bytes sent, up and down", "B"),
     ("flops", "FLOPs of all clients", "FLOP"),
 )
+MOST_METRICS = 12
 MOST_POINTS = 120
 MOST_DIRECT_LABELS = 8
 
@@ -29,23 +32,31 @@ class Series:
     points: Sequence[Point]
 
 
-def metrics_to_draw(runs: Sequence[Run]) -> list[str]:
-    """The known metrics some run has: those of most runs first, and among these the headline."""
-    having = {name: sum(bool(points(run, name)) for run in runs) for name in HEADLINES}
-    return sorted((name for name in HEADLINES if having[name]), key=lambda name: -having[name])
+def metrics_to_draw(runs: Sequence[Run]) -> list[Column]:
+    """The metrics some run has: those of most runs first, and among these the headline."""
+    names = {name for run in runs for record in run.rounds for name in _measured(record)}
+    columns = [one for one in ordered(names, facts_in(runs)) if one.compared and one.part != "std"]
+    having = {one: sum(bool(points(run, one.name)) for run in runs) for one in columns if one.facts is not UNDEFINED}
+    return sorted((one for one in having if having[one]), key=lambda one: -having[one])[:MOST_METRICS]
 
 
-def panels(runs: Sequence[Run], labels: Sequence[str], metric: str) -> Markup:
+def _measured(record: Record) -> set[str]:
+    return {*record.get("before", ()), *record.get("metrics", ())}
+
+
+def panels(runs: Sequence[Run], labels: Sequence[str], metric: Column) -> Markup:
     """The three charts of a metric; where costs have a logarithmic twin, the page's switch shows one of the two."""
     figures = []
     for against, title, unit in PANELS:
         named = zip(labels, runs, strict=True)
-        series = [Series(label, index, thin(points(run, metric, against))) for index, (label, run) in enumerate(named)]
+        series = [
+            Series(label, index, thin(points(run, metric.name, against))) for index, (label, run) in enumerate(named)
+        ]
         series = [one for one in series if one.points]
         drawn = [_panel(series, metric, against, unit, log=False)]
         if against != "rounds":
             drawn.append(_panel(series, metric, against, unit, log=True))
-        figures.append(figure(title, *drawn))
+        figures.append(figure(title, *drawn, note=None if metric.facts.higher else f"{metric.title}: lower is better."))
     return join(figures)
 
 
@@ -61,40 +72,25 @@ def thin(found: Sequence[Point]) -> list[Point]:
     return kept
 
 
-def _panel(series: Sequence[Series], metric: str, against: Axis, unit: str, *, log: bool) -> Markup | None:
+def _panel(series: Sequence[Series], metric: Column, against: Axis, unit: str, *, log: bool) -> Markup | None:
     values = [point.x for one in series for point in one.points]
     x = log_scale(values, LEFT, RIGHT) if log else linear_scale(values, LEFT, RIGHT, floor=0.0)
     if x is None:
         return None
-    y = _vertical(series, metric)
+    y = value_scale([point.y for one in series for point in one.points], metric, BOTTOM, TOP + 4)
     if log:
         series = [Series(s.label, s.colour, [p for p in s.points if p.x > 0]) for s in series]
         series = [one for one in series if one.points]
     x_ticks, title = _horizontal(x, against, unit)
     return chart(
         bands(series[0], x) if len(series) == 1 else None,
-        axes(x, y, x_ticks, _marks(y, metric), title),
+        axes(x, y, x_ticks, value_ticks(y, metric), title),
         *(_curve(one, x, y, metric, against, several=len(series) > 1) for one in series),
         *(_end(one, x, y) for one in series),
         _last_values(series, y, metric),
         label=_told(series, metric, against, log=log),
         kind=f"chart curves{' log' if log else ' linear' if against != 'rounds' else ''}",
     )
-
-
-def _vertical(series: Sequence[Series], metric: str) -> Scale:
-    values = [point.y for one in series for point in one.points]
-    scale = linear_scale(values, BOTTOM, TOP + 4)
-    low, high = max(scale.low, 0.0), scale.high
-    return Scale(low, min(high, 1.0) if is_share(metric) and max(values) <= 1 else high, scale.start, scale.end)
-
-
-def _marks(y: Scale, metric: str) -> Ticks:
-    values = y.ticks(5)
-    if is_share(metric):
-        step = 100 * (values[1] - values[0]) if len(values) > 1 else 1.0
-        return Ticks(values, lambda value: f"{100 * value:.{0 if step >= 0.999 else 1}f} %")
-    return Ticks(values, lambda value: significant(value, 4))
 
 
 def _horizontal(x: Scale, against: Axis, unit: str) -> tuple[Ticks, str]:
@@ -112,7 +108,7 @@ def _short(value: float) -> str:
     return f"{significant(value / factor, 4)} {prefix}".strip()
 
 
-def _curve(one: Series, x: Scale, y: Scale, metric: str, against: Axis, *, several: bool) -> Markup:
+def _curve(one: Series, x: Scale, y: Scale, metric: Column, against: Axis, *, several: bool) -> Markup:
     """A run's line, a diamond where a phase begins, and a dotted level to compare others with."""
     places = [(x(point.x), y(point.y)) for point in one.points]
     end_x, end_y = places[-1]
@@ -145,7 +141,7 @@ def _end(one: Series, x: Scale, y: Scale) -> Markup:
     return element("g", dot, class_=f"series c{one.colour % 8}", data_run=one.colour)
 
 
-def _tip(point: Point, metric: str, against: Axis) -> str:
+def _tip(point: Point, metric: Column, against: Axis) -> str:
     cost = "" if against == "rounds" else f", {COSTS[against](point.x)}"
     return f"{metric_text(metric, point.y)} · {place_of(point.record)}{cost}".replace("|", "/")
 
@@ -156,7 +152,7 @@ def place_of(record: Record) -> str:
     return f"{record.get('phase_name', '')}, {when}"
 
 
-def _last_values(series: Sequence[Series], y: Scale, metric: str) -> Markup | None:
+def _last_values(series: Sequence[Series], y: Scale, metric: Column) -> Markup | None:
     """The last values at the right edge, moved apart where they would overlap."""
     if len(series) > MOST_DIRECT_LABELS:
         return None
@@ -189,6 +185,6 @@ def bands(one: Series, x: Scale) -> Markup:
     return join(bands if len(named) > 1 else [])
 
 
-def _told(series: Sequence[Series], metric: str, against: Axis, *, log: bool) -> str:
-    what = f"{metric_title(metric)} against {against}, {'logarithmic' if log else 'linear'} axis."
+def _told(series: Sequence[Series], metric: Column, against: Axis, *, log: bool) -> str:
+    what = f"{metric.title} against {against}, {'logarithmic' if log else 'linear'} axis."
     return " ".join([what, *(f"{one.label} ends at {metric_text(metric, one.points[-1].y)}." for one in series)])

@@ -1,4 +1,4 @@
-"""How the data lies: who holds how much of which class, and how far the clients are from one another."""
+"""How the data is divided: who holds how much of which class, and how far the clients are from one another."""
 
 from __future__ import annotations
 
@@ -43,15 +43,27 @@ class Grid:
 
 def section(data: Record) -> Markup:
     """Numbers and two histograms beside each other, the grid of clients and classes below."""
+    if "means" in data:
+        return _real_section(data)
     counts = [list(row) for row in data["counts"]]
     sizes = [float(sum(row)) for row in counts]
     held = [float(sum(count > 0 for count in row)) for row in counts]
-    drawn = [_numbers(data.get("heterogeneity", {}))]
+    drawn, classes = [_numbers(data.get("heterogeneity", {}))], bool(data.get("class_names"))
     if counts:
         drawn.append(_histogram(sizes, "Samples per client", "training samples"))
+    if counts and classes:  # real targets have none
         drawn.append(_histogram(held, "Classes per client", "classes with at least one sample"))
-    below = _bubbles(arrange(data)) if counts and counts[0] else None
+    below = _bubbles(arrange(data)) if counts and counts[0] and classes else None
     return join([element("div", *drawn, class_="panels"), below or ""])
+
+
+def _real_section(data: Record) -> Markup:
+    """Numbers and histograms of the clients' sizes and of the means of each column of a real target."""
+    drawn = [_numbers(data["heterogeneity"]), _histogram(data["sizes"], "Samples per client", "training samples")]
+    for column, name in enumerate(data["target"]["names"]):
+        means = [float(row[column]) for row in data["means"]]
+        drawn.append(_histogram(means, f"Mean of {name}", "mean over a client's training samples"))
+    return element("div", *drawn, class_="panels")
 
 
 def _numbers(told: Record) -> Markup:

@@ -5,22 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from hansa.results.columns import Column
+
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
-TITLES = {
-    "test_accuracy": "Test accuracy",
-    "test_loss": "Test loss",
-    "client_accuracy_weighted": "Client accuracy, weighted",
-    "client_accuracy_mean": "Client accuracy, mean",
-    "client_accuracy_std": "Client accuracy, std",
-    "client_accuracy_worst10": "Client accuracy, worst 10 %",
-    "client_accuracy_worst20": "Client accuracy, worst 20 %",
-    "client_accuracy_worst40": "Client accuracy, worst 40 %",
-    "client_accuracy_best10": "Client accuracy, best 10 %",
-    "client_accuracy_balanced": "Client accuracy, balanced",
-    "balanced_accuracy": "Balanced accuracy",
-    "local_class_accuracy": "Own classes",
-    "outside_class_accuracy": "Other classes",
-}
 
 
 def prefix_for(value: float) -> tuple[float, str]:
@@ -84,26 +71,11 @@ def count_text(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
-def is_share(metric: str) -> bool:
-    """Whether a metric is an accuracy and so reads as a percentage."""
-    return "accuracy" in metric
-
-
-def metric_text(metric: str, value: float) -> str:
-    """A metric's value: accuracies as percentages, anything else with three digits."""
+def metric_text(column: Column, value: float) -> str:
+    """A metric's value: in per cent where the metric reads so, anything else with three digits in its own unit."""
     if not math.isfinite(value):
         return "–"
-    return percent_text(value) if is_share(metric) else significant(value)
-
-
-def metric_title(metric: str) -> str:
-    """A metric's name as a heading."""
-    return TITLES.get(metric, metric.replace("_", " ").capitalize())
-
-
-def short_title(metric: str) -> str:
-    """The same for a narrow column."""
-    return metric_title(metric).replace("Client accuracy", "Clients").replace(" %", "\u00a0%")
+    return percent_text(value) if column.facts.percent else significant(value)
 
 
 COSTS: Mapping[str, Callable[[float], str]] = {

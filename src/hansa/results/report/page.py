@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from importlib.resources import files
 
-from hansa.results.reader import Record, Row, Run, headline, labels, phases, total
-from hansa.results.report import classes, clients, curves, distribution, tables
+from hansa.results.reader import Headline, Record, Row, Run, facts_in, labels, phases, total
+from hansa.results.report import classes, clients, counts, curves, distribution, tables
 from hansa.results.report import phases as changes
-from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, metric_title, seconds_text
+from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.markup import Child, Markup, element
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -29,6 +29,7 @@ def page(runs: Sequence[Run]) -> str:
         _comparison(runs, names),
         _changes(runs, names),
         _classes(runs, names),
+        _counts(runs, names),
         _costs(runs, names),
         _clients(runs, names),
         *_data(runs, names),
@@ -38,9 +39,11 @@ def page(runs: Sequence[Run]) -> str:
 
 
 def split_page(title: str, data: Record) -> str:
-    """How a split lies, before anything is trained on it."""
+    """How a split divides the data, before anything is trained on it."""
     brand = element("header", element("p", "Hansa split", class_="brand"), element("h1", title))
-    return document(title, element("main", brand, _section("How the data lies", None, distribution.section(data))))
+    return document(
+        title, element("main", brand, _section("How the data is divided", None, distribution.section(data)))
+    )
 
 
 def document(title: str, body: Markup) -> str:
@@ -82,11 +85,14 @@ def _header(runs: Sequence[Run], names: Sequence[str], title: str) -> Markup:
 
 
 def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
-    """A run's last evaluation and what it took; never its best one.  A run alone is named by the page's title."""
+    """What a run deploys and what it took, never its best test.  A run alone is named by the page's title."""
     rows = phases(run)
-    found = headline(rows[-1].metrics) if rows else None
-    about = f"{metric_title(found[0])} at the last evaluation" if found else "No round was evaluated yet"
-    shown = element("p", metric_text(*found) if found else "–", class_="value")
+    found = rows[-1].headline if rows else None
+    diverged = bool(rows and rows[-1].metrics and not found)
+    about = (
+        _about(found) if found else "The model's outputs are no numbers" if diverged else "No round was evaluated yet"
+    )
+    shown = element("p", metric_text(found.column, found.value) if found else "–", class_="value")
     return element(
         "article",
         element("h3", tables.swatch(colour), name, _badge(run)) if several else _badge(run),
@@ -94,6 +100,13 @@ def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
         element("div", _spent(total(rows)) if rows else None, element("p", _facts(run, rows), class_="fact")),
         class_=f"card c{colour % 8}",
     )
+
+
+def _about(found: Headline) -> str:
+    """Which metric it is, of which round, and how that round was chosen."""
+    when = "at the round that validation chose" if found.deployed else "at the last evaluation"
+    lower = "" if found.column.facts.higher else "; lower is better"
+    return f"{found.column.title} {when}, round {found.round}{lower}"
 
 
 def _badge(run: Run) -> Markup | None:
@@ -130,9 +143,9 @@ def _started(run: Run) -> str:
 def _curves(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     metrics = curves.metrics_to_draw(runs)
     if not metrics:
-        return _section("Accuracy and what it costs", "No round was evaluated yet.")
+        return _section("Metrics and what they cost", "No round was evaluated yet.")
     groups = [
-        element("div", curves.panels(runs, names, metric), class_="panels", data_metric=metric, hidden=place > 0)
+        element("div", curves.panels(runs, names, metric), class_="panels", data_metric=metric.name, hidden=place > 0)
         for place, metric in enumerate(metrics)
     ]
     several = len(runs) > 1
@@ -140,11 +153,13 @@ def _curves(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     lead += "A dotted line carries a run's last value on. " if several else ""
     lead += "A diamond marks where a phase begins. " if several and _phased(runs) else ""
     controls = element(
-        "div", _switch("metric", [(m, metric_title(m)) for m in metrics]), _axis_switch(), class_="controls"
+        "div", _switch("metric", [(m.name, m.title) for m in metrics]), _axis_switch(), class_="controls"
     )
     scale = "log" if _wide(runs) else "linear"
+    named = dict.fromkeys(metric.facts.title for metric in metrics if metric.is_headline) or [metrics[0].facts.title]
+    what = " and ".join(named)
     return _section(
-        "Accuracy and what it costs",
+        f"{what[:1].upper()}{what[1:]} and what it costs",
         lead + ("Extracting frozen features is not counted here; see the cost by phase." if _extracted(runs) else ""),
         controls,
         _legend(names) if several else None,
@@ -199,15 +214,17 @@ def _legend(names: Sequence[str]) -> Markup:
 
 def _comparison(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     lead = "Metrics are those of each phase's last evaluation, never the best on the test set."
+    if any(row.deployed is not None for run in runs for row in phases(run)):
+        lead = "Metrics are those of the round that validation chose, else of the last; never the best on the test set."
     title = "Comparison" if len(runs) > 1 else "Result by phase"
     return _section(title, lead, tables.comparison_table(runs, names))
 
 
 def _changes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
-    drawn = changes.section([phases(run) for run in runs], names)
+    drawn = changes.section([phases(run) for run in runs], names, facts_in(runs))
     if drawn is None:
         return None
-    lead = "Judged before a phase's first round and after its last; changes of accuracies are percentage points."
+    lead = "Evaluated before a phase's first round and after its last; changes of shares are percentage points."
     return _section("Before and after each phase", lead, element("div", drawn, class_="panels"))
 
 
@@ -220,6 +237,11 @@ def _classes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
         "and over those it has never seen."
     )
     return _section("Classes outside the client", lead, element("div", drawn, class_="panels"))
+
+
+def _counts(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    drawn = counts.section(runs, names)
+    return None if drawn is None else _section("Class by class", None, element("div", drawn, class_="panels"))
 
 
 def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
@@ -250,12 +272,13 @@ def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
     """A section per different split; runs on the same split share one."""
     shared: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
-        if run.data.get("counts") is not None:
-            shared.setdefault(json.dumps([run.data["counts"], run.data.get("class_names")]), []).append(index)
+        found = run.data.get("counts", run.data.get("means"))
+        if found is not None:
+            shared.setdefault(json.dumps([found, run.data.get("class_names")]), []).append(index)
     one = len(shared) == 1
     return [
         _section(
-            "How the data lies",
+            "How the data is divided",
             None if one else "Runs: " + ", ".join(names[index] for index in alike),
             distribution.section(runs[alike[0]].data),
         )

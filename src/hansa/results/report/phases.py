@@ -4,94 +4,93 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hansa.results.columns import DECILES, Column, Facts, column, headline_names, ordered
 from hansa.results.reader import Row, is_number
-from hansa.results.report.format import is_share, metric_text, percent_text, short_title, significant
+from hansa.results.report.format import metric_text, significant
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, polyline
 from hansa.results.report.markup import Markup, element, join
-from hansa.results.report.scale import Scale, linear_scale
+from hansa.results.report.scale import Scale
+from hansa.results.report.values import value_scale, value_ticks
 
 MOST_CARDS = 12
-SHOWN = (
-    "test_accuracy",
-    "balanced_accuracy",
-    "client_accuracy_weighted",
-    "client_accuracy_mean",
-    "client_accuracy_std",
-    "client_accuracy_worst10",
-    "client_accuracy_worst20",
-    "client_accuracy_worst40",
-    "client_accuracy_best10",
-    "client_accuracy_balanced",
-    "local_class_accuracy",
-    "outside_class_accuracy",
-    "test_loss",
-)
-DECILES = tuple(f"client_accuracy_decile{place}" for place in range(1, 10))
 TENTHS = Ticks([1, 3, 5, 7, 9], lambda place: f"{10 * place:.0f} %")
 
 
-def section(grouped: Sequence[Sequence[Row]], labels: Sequence[str]) -> Markup | None:
-    """A card per run and phase that was judged before and after; of very many only the runs' last phases."""
+def section(grouped: Sequence[Sequence[Row]], labels: Sequence[str], known: Sequence[Facts] = ()) -> Markup | None:
+    """A card per run and phase that was evaluated before and after; of very many only the runs' last phases."""
     named = [
         (f"{label}: {row.phase}" if len(labels) > 1 else row.phase, colour, row, row is rows[-1])
         for colour, (label, rows) in enumerate(zip(labels, grouped, strict=True))
         for row in rows
-        if _both(row)
+        if _both(row, known)
     ]
     shown = named if len(named) <= MOST_CARDS else [one for one in named if one[3]][:MOST_CARDS]
-    return join(_card(title, colour, row) for title, colour, row, _ in shown) if shown else None
+    return join(_card(title, colour, row, known) for title, colour, row, _ in shown) if shown else None
 
 
-def _both(row: Row) -> list[str]:
-    """What was measured before and after."""
-    return [name for name in SHOWN if is_number(row.before.get(name)) and is_number(row.metrics.get(name))]
+def _both(row: Row, known: Sequence[Facts]) -> list[Column]:
+    """What was measured before and after, but the deciles, which are drawn."""
+    names = (name for name in row.metrics if is_number(row.before.get(name)) and is_number(row.metrics[name]))
+    return [one for one in ordered(names, known) if one.part not in DECILES]
 
 
-def _card(title: str, colour: int, row: Row) -> Markup:
-    names = _both(row)
-    known = all(is_number(told.get(name)) for told in (row.before, row.metrics) for name in DECILES)
-    picture = _deciles(title, colour, row.before, row.metrics) if known else None
-    note = "Accuracy that a share of the clients does not exceed; dashed before, solid after." if known else None
-    return figure(title, _table(names, row), picture, note=note)
+def _card(title: str, colour: int, row: Row, known: Sequence[Facts]) -> Markup:
+    table, deciles = _table(_both(row, known), row), _deciles_of(row)
+    if not deciles:
+        return figure(title, table)
+    what = deciles[0].facts
+    note = f"{what.title[:1].upper()}{what.title[1:]} that a share of the clients does not exceed"
+    note += "; dashed before, solid after." if what.higher else ", lower is better; dashed before, solid after."
+    return figure(title, table, _deciles(title, colour, row.before, row.metrics, deciles), note=note)
 
 
-def _table(names: Sequence[str], row: Row) -> Markup:
+def _deciles_of(row: Row) -> list[Column]:
+    """The nine deciles of the headline over clients, where both evaluations have them."""
+    for name in headline_names():
+        nine = [column(f"client_{name}_{decile}") for decile in DECILES]
+        if all(is_number(told.get(one.name)) for told in (row.before, row.metrics) for one in nine):
+            return nine
+    return []
+
+
+def _table(columns: Sequence[Column], row: Row) -> Markup:
     heads = (element("th", head, scope="col") for head in ("", "Before", "After", "Change"))
     lines = [
         element(
             "tr",
-            element("th", short_title(name), scope="row"),
-            *(element("td", metric_text(name, told[name])) for told in (row.before, row.metrics)),
-            element("td", _change(name, row.metrics[name] - row.before[name])),
+            element("th", one.short, scope="row"),
+            *(element("td", metric_text(one, told[one.name])) for told in (row.before, row.metrics)),
+            element("td", _change(one, row.metrics[one.name] - row.before[one.name])),
         )
-        for name in names
+        for one in columns
     ]
     whole = element("table", element("thead", element("tr", *heads)), element("tbody", *lines), class_="change")
     return element("div", whole, class_="scroll", tabindex="0", role="group", aria_label="Before and after the phase")
 
 
-def _change(metric: str, difference: float) -> str:
-    """With its sign; of accuracies in percentage points."""
-    text = f"{abs(100 * difference):.1f}" if is_share(metric) else significant(abs(difference))
+def _change(one: Column, difference: float) -> str:
+    """With its sign; in percentage points where the metric reads as per cent."""
+    text = f"{abs(100 * difference):.1f}" if one.facts.percent else significant(abs(difference))
     return text if text in ("0", "0.0") else f"{'+' if difference > 0 else '−'}{text}"
 
 
-def _deciles(title: str, colour: int, before: Mapping[str, float], after: Mapping[str, float]) -> Markup:
-    values = [told[name] for told in (before, after) for name in DECILES]
-    air = linear_scale(values, BOTTOM, TOP)
-    y = Scale(max(air.low, 0.0), min(air.high, 1.0), air.start, air.end)
-    x = Scale(1, 9, LEFT + 16, RIGHT - 16)
-    told = f"Deciles of client accuracies of {title}: median {percent_text(before[DECILES[4]])} before, "
+def _deciles(
+    title: str, colour: int, before: Mapping[str, float], after: Mapping[str, float], nine: Sequence[Column]
+) -> Markup:
+    values, median = [told[one.name] for told in (before, after) for one in nine], nine[4]
+    y, x = value_scale(values, median, BOTTOM, TOP), Scale(1, 9, LEFT + 16, RIGHT - 16)
+    told = [metric_text(median, one[median.name]) for one in (before, after)]
     return chart(
-        axes(x, y, TENTHS, Ticks(y.ticks(5), lambda value: f"{100 * value:.3g} %"), "share of clients"),
-        _line(before, x, y, colour, "before"),
-        _line(after, x, y, colour, "after"),
-        label=f"{told}{percent_text(after[DECILES[4]])} after.",
+        axes(x, y, TENTHS, value_ticks(y, median), "share of clients"),
+        _line(before, x, y, colour, "before", nine),
+        _line(after, x, y, colour, "after", nine),
+        label=f"Deciles of clients' {median.facts.title} of {title}: median {told[0]} before, {told[1]} after.",
         kind="chart curves",
     )
 
 
-def _line(told: Mapping[str, float], x: Scale, y: Scale, colour: int, name: str) -> Markup:
-    places = [(x(place), y(told[decile])) for place, decile in enumerate(DECILES, start=1)]
-    tips = [f"{10 * place} % of clients up to {percent_text(told[one])}" for place, one in enumerate(DECILES, start=1)]
+def _line(told: Mapping[str, float], x: Scale, y: Scale, colour: int, name: str, nine: Sequence[Column]) -> Markup:
+    places = [(x(place), y(told[one.name])) for place, one in enumerate(nine, start=1)]
+    texts = [metric_text(one, told[one.name]) for one in nine]
+    tips = [f"{10 * place} % of clients up to {text}" for place, text in enumerate(texts, start=1)]
     return polyline(places, tips, colour, name, dashed=name == "before")

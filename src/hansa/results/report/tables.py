@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hansa.results.reader import HEADLINES, Row, Run, is_number, phases, total
+from hansa.results.columns import Column, ordered
+from hansa.results.reader import Row, Run, facts_in, is_number, phases, total
 from hansa.results.report.bars import Part, stacked
-from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text, short_title
+from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.frame import figure
 from hansa.results.report.markup import Child, Markup, element, join
-
-COLUMNS = (*HEADLINES[:3], "client_accuracy_std", *HEADLINES[3:])
 
 
 def table(heads: Sequence[str], rows: Sequence[Markup], label: str) -> Markup:
@@ -28,9 +27,9 @@ def swatch(colour: int) -> Markup:
 def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
     """A row per run and phase, and a sum for runs of several phases."""
     grouped = [phases(run) for run in runs]
-    known = {name for rows in grouped for row in rows for name in row.metrics}
-    metrics = [name for name in COLUMNS if name in known]
-    heads = ["Run", "Phase", "Algorithm", *map(short_title, metrics), "Rounds", "Up", "Down", "FLOPs", "Time"]
+    names = {name for rows in grouped for row in rows for name in row.metrics}
+    metrics = [one for one in ordered(names, facts_in(runs)) if one.compared]
+    heads = ["Run", "Phase", "Algorithm", *(one.short for one in metrics), "Rounds", "Up", "Down", "FLOPs", "Time"]
     lines = []
     for colour, (label, rows) in enumerate(zip(labels, grouped, strict=True)):
         summed = [*rows, total(rows)] if len(rows) > 1 else rows
@@ -38,10 +37,13 @@ def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
     return table(heads, lines, "Comparison of runs and phases")
 
 
-def _line(row: Row, label: str | None, colour: int, metrics: Sequence[str]) -> Markup:
+def _line(row: Row, label: str | None, colour: int, metrics: Sequence[Column]) -> Markup:
     whole = not row.algorithm and row.phase == "all phases"
     costs = [bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops_text(row.flops), seconds_text(row.seconds)]
-    measured = [metric_text(name, row.metrics[name]) if is_number(row.metrics.get(name)) else "–" for name in metrics]
+    found = ((one, row.metrics.get(one.name)) for one in metrics)
+    measured = [
+        metric_text(one, float(value)) if value is not None and is_number(value) else "–" for one, value in found
+    ]
     numbers = [*([""] * len(measured) if whole else measured), count_text(row.rounds), *costs]
     name = element("th", swatch(colour), label, scope="row", class_="first") if label else element("td")
     kind = "sum" if whole else "first" if label else None

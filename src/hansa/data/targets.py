@@ -1,0 +1,58 @@
+"""Targets: what a model predicts, classes or real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hansa.errors import HansaError
+
+Kind = Literal["real", "classes"]  # how a source's setting `target` names them
+KINDS: tuple[Kind, ...] = ("real", "classes")
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Classes to tell apart; labels are class numbers, int64 of shape (n)."""
+
+    names: tuple[str, ...]
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a model: one for every class."""
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class Real:
+    """Real numbers to predict; labels are float32 of shape (n × targets)."""
+
+    names: tuple[str, ...] = ("target",)  # one for every target column
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a model: one for every target column."""
+        return len(self.names)
+
+
+Target = Classes | Real
+
+
+def class_names_of(target: Target, what: str) -> tuple[str, ...]:
+    """Names of the classes, or a sentence that `what` needs classes and the target has none."""
+    if isinstance(target, Real):
+        columns = ", ".join(f"'{name}'" for name in target.names)
+        raise HansaError(f'{what} needs classes, and the target ({columns}) is real-valued; set target = "classes".')
+    return target.names
+
+
+def target_to_table(target: Target) -> dict[str, Any]:
+    """A target as JSON takes it."""
+    return {"kind": "real" if isinstance(target, Real) else "classes", "names": list(target.names)}
+
+
+def target_from_table(table: Mapping[str, Any]) -> Target:
+    """The target that `target_to_table` wrote."""
+    names = tuple(str(name) for name in table["names"])
+    return Real(names) if table["kind"] == "real" else Classes(names)

@@ -1,0 +1,143 @@
+"""Many visits in step: every client's next turn of training is carried out together with the others'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hansa.engines.kernels.cohort import Job
+from hansa.engines.kernels.lazy_sum import dense_tree
+from hansa.engines.session import ClientFailed, PhaseContext, Reply, RoundServer, client_errors, receive, reply_with
+from hansa.engines.trainer import Trainer
+from hansa.io import wire
+from hansa.payload import Role, Update
+from hansa.task import ClientData, Task
+from hansa.training.local import Trained, Turn
+from hansa.training.visits import Visit, turn_seed
+from hansa.tree import Tree
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some visits: who, for the how-manieth time in this round, and with which message."""
+
+    clients: Sequence[str]
+    visits: Sequence[int]
+    downs: Sequence[Tree]
+
+
+@dataclass(slots=True)
+class Pending:
+    """A visit that is under way: the turn it waits for, or what it ended with."""
+
+    client: str
+    data: ClientData
+    seed: int
+    visit: Visit
+    down: Tree
+    turn: Turn | None = None
+    done: tuple[Update, Tree] | None = None
+
+    def go_on(self, trained: Trained | None) -> None:
+        """Hand over what was trained, and run to the next turn or the end."""
+        try:
+            with client_errors(self.client):
+                self.turn = next(self.visit) if trained is None else self.visit.send(trained)
+        except StopIteration as end:
+            self.turn, self.done = None, end.value
+
+
+def carry_out(
+    context: PhaseContext,
+    task: Task,
+    block: Block,
+    data: Sequence[ClientData],
+    whole: ClientData | None,
+    trainer: Trainer,
+    server: RoundServer,
+) -> Iterator[tuple[int, Update]]:
+    """Carry out visits in step; yield the uploads of those that succeed, by place in the block.
+
+    `whole` are all samples in one piece, where they are at hand.  Uploads may be lazy sums.
+    """
+    began = time.perf_counter()
+    pending = _opened(context, task, block, data, server)
+    turns = 0
+    while waiting := [place for place, one in pending.items() if one.turn is not None]:
+        _turn(pending, waiting, turns, whole if len(waiting) == len(block.clients) else None, trainer, server)
+        turns += 1
+    if turns == 0:
+        trainer.count("serial", len(block.clients))
+    seconds = (time.perf_counter() - began) / max(1, len(block.clients))
+    sizes = {id(down): wire.cost(down) for down in block.downs}
+    for place, one in pending.items():
+        try:
+            reply = _reply(context, one, sizes[id(one.down)], seconds)
+            up = receive(context.algorithm, task, reply)
+        except ClientFailed as error:
+            server.refuse(one.client, error)
+            continue
+        server.take(reply)
+        yield place, up
+
+
+def _opened(
+    context: PhaseContext, task: Task, block: Block, data: Sequence[ClientData], server: RoundServer
+) -> dict[int, Pending]:
+    """Begin all visits; whoever fails at once is left out."""
+    found: dict[int, Pending] = {}
+    for place, (client, visit, down) in enumerate(zip(block.clients, block.visits, block.downs, strict=True)):
+        seed, state = server.seed(client, visit), context.side.stored(client)
+        try:
+            with client_errors(client):
+                view = context.side.view(client, data[place], task)
+                state = context.side.algorithm.client_init(view, data[place]) if state is None else state
+                rng = torch.Generator().manual_seed(seed)
+                begun = context.side.algorithm.visit(view, down, state, data[place], rng)
+            found[place] = Pending(client, data[place], seed, begun, down)
+            found[place].go_on(None)
+        except ClientFailed as error:
+            found.pop(place, None)
+            server.refuse(client, error)
+    return found
+
+
+def _turn(
+    pending: dict[int, Pending],
+    waiting: Sequence[int],
+    number: int,
+    whole: ClientData | None,
+    trainer: Trainer,
+    server: RoundServer,
+) -> None:
+    """Train what all wait for, and let each go on."""
+    jobs = []
+    for place in waiting:
+        one = pending[place]
+        assert one.turn is not None
+        jobs.append(Job(one.turn, one.data, turn_seed(one.seed, number)))
+    broken: dict[int, Exception] = {}
+    results = trainer.train(jobs, whole, broken.__setitem__)
+    for index, place in enumerate(waiting):
+        one = pending[place]
+        try:
+            with client_errors(one.client):
+                if index in broken:
+                    raise broken[index]
+            one.go_on(results[index])
+        except ClientFailed as error:
+            del pending[place]
+            server.refuse(one.client, error)
+
+
+def _reply(context: PhaseContext, one: Pending, bytes_down: int, seconds: float) -> Reply:
+    assert one.done is not None
+    up, state = one.done
+    with client_errors(one.client):
+        upload = context.side.algorithm.encode(up.sums)
+        if Role.EACH in context.algorithm.uplink.values() or context.looked_at:
+            upload = dense_tree(upload)  # the server will look at every leaf
+        return reply_with(one.client, up, upload, dense_tree(state), bytes_down, seconds)

@@ -1,0 +1,103 @@
+"""What a phase comes to: its summary from the records of its rounds, and its clients' rows as tidy columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hansa.metrics.suite import TABLE, is_sum
+from hansa.tree import Tree
+
+Record = Mapping[str, Any]
+COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
+
+
+def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
+    """Where a phase began, what it reached, and what it cost.
+
+    Its metrics are those of the model it deploys: of the round that a record names as `deployed`, else of the last
+    evaluation, and never of the best on a test set.  `evaluated` is that round; None where there was no evaluation.
+    """
+    last = records[-1]
+    evaluated, deployed = _evaluations(records), _deployed(records)
+    final = deployed if deployed in evaluated else max((number for number in evaluated if number > 0), default=None)
+    return {
+        "name": str(last.get("phase_name", last["phase"])),
+        "algorithm": str(last.get("algorithm", "")),
+        "rounds": last["round"],
+        "before": records[0].get("before", {}),
+        "evaluated": final,
+        "deployed": deployed,
+        "metrics": {} if final is None else evaluated[final],
+        **{key: sum(record.get(key, 0) for record in records) for key in COSTS},
+    }
+
+
+def phase_tables(records: Sequence[Record], stored: Callable[[str], Tree | None]) -> dict[str, Any]:
+    """The tables of the evaluation that a phase is known by: of the global test set, and summed over its clients."""
+    phase, told = records[-1]["phase"], phase_summary(records)
+    tables = stored(f"{phase}/tables/{told['evaluated']}") or {}
+    sums = stored(f"{phase}/scores/{told['evaluated']}") or {}
+    tables |= {f"client_{key.removeprefix(TABLE)}": leaf for key, leaf in sums.items() if key.startswith(TABLE)}
+    shown = {name: _plain(leaf.tolist()) for name, leaf in tables.items()}
+    return {"phase": phase, "phase_name": told["name"], "round": told["evaluated"], "tables": shown}
+
+
+def _plain(values: Any) -> Any:
+    """Nested lists in which what is no number is None."""
+    if isinstance(values, list):
+        return [_plain(value) for value in values]
+    return values if math.isfinite(values) else None
+
+
+def _evaluations(records: Sequence[Record]) -> dict[int, Mapping[str, float]]:
+    """The metrics by round; round 0 is what the phase began with."""
+    before = {0: records[0]["before"]} if records[0].get("before") else {}
+    return before | {record["round"]: record["metrics"] for record in records if record.get("metrics")}
+
+
+def _deployed(records: Sequence[Record]) -> int | None:
+    """The round whose model is deployed, where the run chose one by its validation sets."""
+    told = [record["deployed"] for record in records if record.get("deployed") is not None]
+    return int(told[-1]) if told else None
+
+
+def client_tables(
+    evaluations: Iterable[tuple[Record, Tree]], names: np.ndarray, sizes: np.ndarray
+) -> list[dict[str, Any]]:
+    """The clients' rows of every evaluation as columns, the same for all: a metric that one lacks is missing there."""
+    pairs = list(evaluations)
+    keys = dict.fromkeys(key for _, rows in pairs for key in rows if key not in ("client", "samples"))
+    metrics = [key for key in keys if not is_sum(key) and key != "undefined"]
+    return [_client_table(record, rows, names, sizes, metrics) for record, rows in pairs]
+
+
+def _client_table(record: Record, rows: Tree, names: Any, sizes: Any, metrics: Sequence[str]) -> dict[str, Any]:
+    place = rows["client"].numpy()
+    none = torch.full((len(place),), torch.nan)
+    correct = {"correct": _present((rows.get("accuracy", none) * rows["samples"]).round(), whole=True)}
+    return {
+        "phase": np.full(len(place), record["phase"]),
+        "phase_name": [record["phase_name"]] * len(place),
+        "round": np.full(len(place), record["round"]),
+        "client": names[place],
+        "train_samples": sizes[place],
+        "test_samples": rows["samples"].numpy(),
+        **(correct if "accuracy" in metrics else {}),
+        **{key: _present(rows.get(key, none)) for key in metrics},
+    }
+
+
+def _present(values: Tensor, *, whole: bool = False) -> Any:
+    """A column in which what is no number is missing."""
+    import pyarrow
+
+    numbers = values.double().numpy()
+    there = np.isfinite(numbers)
+    kept = np.where(there, numbers, 0)
+    return pyarrow.array(kept.astype(np.int64) if whole else kept, mask=~there)

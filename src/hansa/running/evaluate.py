@@ -1,0 +1,77 @@
+"""Evaluations of a phase: the global model on the common test set, and clients' models on their own samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hansa.data.federation import has_samples, pooled_test
+from hansa.engines.session import EngineSession, EvaluationRequest
+from hansa.io import wire
+from hansa.metrics.suite import Forward, evaluate_outputs, fold, is_sum, outputs, stack_rows, tables_of
+from hansa.running.phase_run import PhaseRun
+from hansa.task import ClientData
+from hansa.tree import Tree, pick
+
+PREFIX = {"test": ("test_", "client_"), "validation": ("validation_", "client_validation_")}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics by name, the clients' rows where they have samples of their own, and tables."""
+
+    metrics: dict[str, float]
+    rows: Tree | None = None
+    tables: Tree = field(default_factory=dict)
+
+
+def evaluate(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Evaluation:
+    """Evaluate what the clients deploy now, or what they start the phase from, on test and validation samples."""
+    served = {} if start else run.served()
+    test = _split(run, session, served, "test", start)
+    chosen_by = _split(run, session, served, "validation", start)
+    return Evaluation({**test.metrics, **chosen_by.metrics}, test.rows, test.tables)
+
+
+def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool) -> Evaluation:
+    samples: ClientData | None = getattr(run.federation, split)
+    common, of_clients = PREFIX[split]
+    metrics: dict[str, float] = {}
+    tables: Tree = {}
+    if samples is not None and not run.algorithm.personal:
+        out = outputs(_common_model(run, served, start), samples.x)
+        found = evaluate_outputs(run.experiment.suite, out, samples.y)
+        metrics |= {f"{common}{name}": value for name, value in found.items()}
+        tables = {f"{common}{name}": leaf for name, leaf in tables_of(run.experiment.suite, out, samples.y).items()}
+    rows = _rows(run, session, served, split, start)
+    if rows is not None:
+        visited = None if start else run.ledger.visited
+        metrics |= fold(run.experiment.suite, rows, visited, prefix=of_clients)
+    return Evaluation(metrics, rows, tables)
+
+
+def _common_model(run: PhaseRun, served: Tree, start: bool) -> Forward:
+    """Return the model that everyone deploys: what is served over what everybody has, so that it is made only once."""
+    model = run.task.params() | pick("model", served)
+    if start:
+        return lambda x: run.task.forward(model, x)
+    return lambda x: run.algorithm.outputs(run.task, model, x)
+
+
+def _rows(run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool) -> Tree | None:
+    """Return the clients' rows, in their order; None where no client has such samples."""
+    public = _public(run) if run.phase.outside and split == "test" else None
+    tested = [name for name in run.names if public is not None or has_samples(run.federation.clients[name], split)]
+    if not tested:
+        return None
+    request = EvaluationRequest(tested, served, run.experiment.suite, split, public, start)
+    rows = stack_rows(list(session.evaluate(request)))
+    place = {name: row for row, name in enumerate(run.names)}
+    rows["client"] = rows["client"].new_tensor([place[tested[row]] for row in rows["client"].tolist()])
+    run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + 8 * len(rows))
+    order = rows["client"].argsort()
+    return {key: leaf if is_sum(key) else leaf[order] for key, leaf in rows.items()}
+
+
+def _public(run: PhaseRun) -> ClientData:
+    """Return a test set of all classes: the common one, or where there is none, everybody's together."""
+    return run.federation.test or pooled_test(client.test for client in run.federation.clients.values())

@@ -1,0 +1,55 @@
+"""What a run is made of: phases in their order, on a task, a federation and an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hansa.contract import Algorithm
+from hansa.data.federation import Federation
+from hansa.engines.session import Engine
+from hansa.metrics.suite import Suite, default_suite
+from hansa.orchestrate.planner import Orchestration
+from hansa.task import Task
+
+if TYPE_CHECKING:
+    from hansa.running.phase_run import PhaseRun
+
+
+@dataclass(frozen=True)
+class Phase:
+    """An algorithm, who is visited, for how many rounds, and how often the result is evaluated.
+
+    `remember` says what the server keeps of single uploads, for a client that may want to be forgotten later, and
+    `deploy` whether a phase ends with its last model or with the one that did best on the validation samples.
+    """
+
+    name: str
+    algorithm: Algorithm
+    orchestration: Orchestration
+    rounds: int = 1
+    evaluate_every: int = 1
+    temperature: float = 1.0
+    remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
+    minimum: float = 0.5  # share of a round's clients without which the run stops
+    deadline: float | None = None  # seconds a visit may take
+    outside: bool = False  # whether clients' models are also evaluated on classes that are not their own
+    deploy: Literal["last", "best-validation"] = "last"
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """Everything a run needs, as objects."""
+
+    task: Task
+    federation: Federation
+    phases: tuple[Phase, ...]
+    engine: Engine
+    seed: int = 0
+    origin: PhaseRun | None = None  # a phase of another run, which the first phase follows
+    metrics: Suite | None = None  # None: what suits the targets
+
+    @property
+    def suite(self) -> Suite:
+        """The metrics of the run."""
+        return self.metrics or default_suite(self.task.real)

@@ -1,0 +1,58 @@
+"""The server's side of a round: what visits draw from, what came back, what it cost, and who failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hansa.engines.session import CohortReply, Reply
+from hansa.errors import HansaError
+from hansa.io.store import fingerprint
+from hansa.running.phase_run import PhaseRun
+from hansa.seeds import seed_for, seeds_for
+
+
+class RoundBook:
+    """Keeps the books of the round at hand for an engine."""
+
+    def __init__(self, run: PhaseRun):
+        self.run = run
+        self.failed: dict[str, str] = {}  # clients that could not be used, and why
+
+    def _where(self) -> tuple[int, str, int, int]:
+        return self.run.experiment.seed, "visit", self.run.place, self.run.round
+
+    def seed(self, client: str, visit: int) -> int:
+        """Return what a client's visit of this round draws from; a second visit draws anew."""
+        return seed_for(*self._where(), client) if visit == 0 else seed_for(*self._where(), client, visit)
+
+    def seeds(self, clients: Sequence[str]) -> list[int]:
+        """Return the seeds of many clients' first visits."""
+        return seeds_for(*self._where(), names=clients)
+
+    def take(self, reply: Reply) -> None:
+        """Store the client's next state, remember its upload where asked, and charge the visit."""
+        run, store = self.run, self.run.store
+        if reply.state:
+            store.put(f"{run.index}/client", reply.state, reply.client)
+        if run.phase.remember != "nothing":
+            store.put(f"{run.index}/fingerprint", {"mark": fingerprint(reply.upload)}, reply.client)
+        if run.phase.remember == "uploads":
+            store.put(f"{run.index}/upload", reply.upload, reply.client)
+        run.ledger.add(reply, run.setup_bytes)
+
+    def take_cohort(self, reply: CohortReply) -> None:
+        """Charge many visits at once."""
+        self.run.ledger.add_cohort(reply, self.run.setup_bytes)
+
+    def refuse(self, client: str, error: Exception) -> None:
+        """Note that the round goes on without a client."""
+        self.failed[client] = str(error)
+
+    def check(self, visited: int) -> None:
+        """End the run where too few clients are left; what was committed stays, so it can be resumed."""
+        phase = self.run.phase
+        if visited - len(self.failed) < max(1.0, phase.minimum * visited):
+            where = f"Round {self.run.round + 1} of phase '{phase.name}'"
+            raise HansaError(
+                f"{where}: {len(self.failed)} of {visited} clients failed. {next(iter(self.failed.values()))}"
+            )

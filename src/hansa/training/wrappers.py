@@ -1,0 +1,142 @@
+"""Algorithms around others: every hook is passed on, so that a wrapper says only what it changes.
+
+A wrapper is of the server's side, like a robust rule or an average over rounds, or of the client's, like personal
+leaves.  Which of the two follows from the hooks it overrides; engines look through those of the server's side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hansa.contract import Algorithm
+from hansa.payload import Role, Update
+from hansa.task import ClientData, Task
+from hansa.training.local import LocalTraining
+from hansa.training.visits import TrainsLocally, Visit, drive
+from hansa.tree import Tree
+
+CLIENT_HOOKS = ("client_init", "client_step", "visit", "encode")
+
+
+class Wrapper(Algorithm):
+    """An algorithm that is another one, but for what it overrides."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # a field or a property of the wrapper, so nothing abstract that a field could not fill
+
+        @property
+        def inner(self) -> Algorithm:
+            """The wrapped algorithm."""
+
+    @property
+    def uplink(self) -> Mapping[str, Role]:
+        """As the wrapped algorithm's."""
+        return self.inner.uplink
+
+    @property
+    def personal(self) -> bool:
+        """As the wrapped algorithm."""
+        return self.inner.personal
+
+    @property
+    def one_shot(self) -> bool:
+        """As the wrapped algorithm."""
+        return self.inner.one_shot
+
+    @property
+    def local_labels(self) -> bool:
+        """As the wrapped algorithm."""
+        return self.inner.local_labels
+
+    @property
+    def exchanges(self) -> int:
+        """As the wrapped algorithm's."""
+        return self.inner.exchanges
+
+    @property
+    def no_chains(self) -> str:
+        """As the wrapped algorithm."""
+        return self.inner.no_chains
+
+    def server_init(self, task: Task) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.server_init(task)
+
+    def client_init(self, task: Task, data: ClientData) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.client_init(task, data)
+
+    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.broadcast(task, server, rng)
+
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        """As the wrapped algorithm."""
+        return (yield from self.inner.visit(task, down, state, data, rng))
+
+    def client_step(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    ) -> tuple[Update, Tree]:
+        """Carry out the visit by itself."""
+        return drive(self.visit(task, down, state, data, rng), data, rng.initial_seed())
+
+    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.server_step(task, server, cohort)
+
+    def model(self, task: Task, server: Tree) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.model(task, server)
+
+    def serve(self, task: Task, server: Tree) -> Tree:
+        """As the wrapped algorithm, or from `model` where a wrapper changes that."""
+        if type(self).model is not Wrapper.model:
+            return Algorithm.serve(self, task, server)
+        return self.inner.serve(task, server)
+
+    def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.deploy(task, served, state, data, rng)
+
+    def outputs(self, task: Task, model: Tree, x: Tensor) -> Tensor:
+        """As the wrapped algorithm."""
+        return self.inner.outputs(task, model, x)
+
+    def encode(self, sums: Tree) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.encode(sums)
+
+    def decode(self, task: Task, wire: Tree) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.decode(task, wire)
+
+    def describes(self, server: Tree) -> Mapping[str, Tensor]:
+        """As the wrapped algorithm."""
+        return self.inner.describes(server)
+
+    def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
+        """As the wrapped algorithm."""
+        return self.inner.forget(task, server, gone)
+
+
+def client_side(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm that a client sees: without wrappers that change the server alone."""
+    while isinstance(algorithm, Wrapper) and all(
+        getattr(type(algorithm), hook) is getattr(Wrapper, hook) for hook in CLIENT_HOOKS
+    ):
+        algorithm = algorithm.inner
+    return algorithm
+
+
+def training_of(algorithm: Algorithm) -> LocalTraining | None:
+    """Return how a client trains, by the innermost algorithm that trains; None where nothing does."""
+    while not isinstance(algorithm, TrainsLocally):
+        if not isinstance(algorithm, Wrapper):
+            return None
+        algorithm = algorithm.inner
+    return algorithm.training

@@ -1,0 +1,57 @@
+"""Tasks as tables: what a run folder and a model file say of one is all that there is to say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hansa
+from hansa.models.dense import MLP
+from hansa.plan.assemble import assemble
+from hansa.plan.files import plan_from_table
+from hansa.task import Task, task_from_table, task_to_table
+from hansa.tree import equal
+
+# Every field away from its default, so that one that is forgotten is noticed.
+CHANGED: dict[str, Any] = {
+    "model": MLP((3, 2)),
+    "input_shape": (4, 5),
+    "outputs": 7,
+    "population": 11,
+    "seed": 13,
+    "start": {"head.bias": torch.arange(7.0)},
+    "temperature": 0.25,
+    "integers": True,
+    "local_labels": True,
+    "labels": torch.arange(7) > 2,
+    "real": True,
+    "samples": 17,
+    "round": 19,
+    "rounds": 23,
+}
+
+
+def test_every_field_of_a_task_survives_a_table() -> None:
+    assert list(CHANGED) == [field.name for field in dataclasses.fields(Task)], "a new field: change it above"
+    task, plain = Task(**CHANGED), Task(MLP(), (1,), 2)
+    table = json.loads(json.dumps(task_to_table(task)))
+    again = task_from_table(table, task.start, task.labels)
+    for name in CHANGED:
+        found, before, default = (getattr(one, name) for one in (again, task, plain))
+        same = equal(found, before) if name == "start" else torch.equal(found, before) if name == "labels" else None
+        assert same if same is not None else found == before, name
+        assert type(found) is type(before) and (same is not None or found != default), name
+
+
+def test_the_run_folder_tells_the_task(tmp_path: Path) -> None:
+    data = {"source": "digits", "partition": {"name": "iid", "clients": 4}}
+    plan = plan_from_table({"data": data, "phases": [{"algorithm": "fed3r"}], "seed": 5}, "p", Path())
+    run, task = hansa.run(plan, out=tmp_path / "run"), assemble(plan).experiment.task
+    again = task_from_table(run.data["task"])
+    assert task_to_table(again) == task_to_table(task) and again.model == task.model
+    assert (again.input_shape, again.outputs, again.population, again.seed) == ((64,), 10, 4, 5)
+    assert again.samples == sum(map(sum, run.data["counts"]))

@@ -1,0 +1,318 @@
+"""Mutants: small mistakes put into the package one at a time, each of which some test must notice.
+
+    python tests/mutants.py            # all of them, some minutes
+    python tests/mutants.py partition  # those whose name contains a word
+
+A mutant that survives is a rule that no test specifies.  Numerical rules are nailed down by arithmetic; the first ones
+here are about provenance: which draw, which evaluation and which path is on record.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "hansa"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake: in which file, what stands there, what stands there instead, and the tests that should notice."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: str
+
+    def applied(self, source: Path) -> str:
+        """The file with the mistake in it."""
+        text = (source / self.file).read_text(encoding="utf-8")
+        count = text.count(self.right)
+        if count != 1:
+            raise SystemExit(
+                f"The mutant '{self.name}' finds its line {count} times in {self.file}: bring it up to date."
+            )
+        return text.replace(self.right, self.wrong)
+
+
+MUTANTS = (
+    Mutant(
+        "the partition ignores the seed",
+        "data/federation.py",
+        'numpy_generator(seed, "data", "partition")',
+        'numpy_generator(0, "data", "partition")',
+        "tests/data",
+    ),
+    Mutant(
+        "the validation cut ignores the seed",
+        "data/federation.py",
+        'rng = numpy_generator(seed, "data", "validation")',
+        'rng = numpy_generator(0, "data", "validation")',
+        "tests/data",
+    ),
+    Mutant(
+        "a visit's seed ignores the round",
+        "running/round_book.py",
+        'return self.run.experiment.seed, "visit", self.run.place, self.run.round',
+        'return self.run.experiment.seed, "visit", self.run.place, 0',
+        "tests/laws/test_provenance.py",
+    ),
+    Mutant(
+        "a second visit draws the seed of the first",
+        "running/round_book.py",
+        "return seed_for(*self._where(), client) if visit == 0 else seed_for(*self._where(), client, visit)",
+        "return seed_for(*self._where(), client)",
+        "tests/laws/test_provenance.py",
+    ),
+    Mutant(
+        "the summary takes another round than the last evaluated",
+        "results/summary.py",
+        "max((number for number in evaluated if number > 0), default=None)",
+        "min((number for number in evaluated if number > 0), default=None)",
+        "tests/report tests/laws/test_provenance.py",
+    ),
+    Mutant(
+        "uploads that are remembered are pooled all the same",
+        "engines/session.py",
+        "return not self.looked_at and not self.side.individual_start and not self.task.local_labels",
+        "return not self.side.individual_start and not self.task.local_labels",
+        "tests/laws/test_provenance.py tests/cli/test_forget.py tests/engines",
+    ),
+    Mutant(
+        "the path on record is another one",
+        "engines/trainer.py",
+        "self.count(first.name, len(sizes))",
+        'self.count("sample-space", len(sizes))',
+        "tests/laws/test_provenance.py",
+    ),
+    Mutant(
+        "a kernel's failure goes unsaid",
+        "engines/trainer.py",
+        "warnings.warn(says, HansaWarning, stacklevel=2)",
+        "del says",
+        "tests/engines",
+    ),
+    Mutant(
+        "the phase ends with its last model although another was best",
+        "running/loop.py",
+        "run.return_to_best()",
+        "pass",
+        "tests/core",
+    ),
+    Mutant(
+        "the best is chosen on test samples",
+        "running/loop.py",
+        'names = (f"validation_{headline.name}"',
+        'names = (f"test_{headline.name}"',
+        "tests/core",
+    ),
+    Mutant(
+        "a client never visited counts as visited",
+        "running/ledger.py",
+        'torch.from_numpy(self._columns["visits"] > 0)',
+        'torch.from_numpy(self._columns["visits"] > -1)',
+        "tests/core tests/report tests/laws",
+    ),
+    Mutant(
+        "SCAFFOLD's shift has the wrong sign",
+        "algorithms/scaffold.py",
+        "Correction(shift=subtract(control, own))",
+        "Correction(shift=subtract(own, control))",
+        "tests/algorithms/test_corrected.py",
+    ),
+    Mutant(
+        "SCAFFOLD's server divides by the cohort",
+        "algorithms/scaffold.py",
+        'scale(pick("control", cohort.sums), 1 / total_weight(self.weights, task))',
+        'scale(pick("control", cohort.sums), 1 / cohort.weight)',
+        "tests/algorithms/test_corrected.py",
+    ),
+    Mutant(
+        "FedDyn divides by the cohort, not the population",
+        "algorithms/feddyn.py",
+        "share = self.alpha / total_weight(self.weights, task)",
+        "share = self.alpha / cohort.weight",
+        "tests/algorithms/test_corrected.py",
+    ),
+    Mutant(
+        "a FedAvg client drops its weight",
+        "training/averaging.py",
+        "step = displacement(self.local.moving(trained.params), self.local.moving(turn.start), weight)",
+        "step = displacement(self.local.moving(trained.params), self.local.moving(turn.start), 1.0)",
+        "tests/algorithms",
+    ),
+    Mutant(
+        "server optimisers move buffers",
+        "training/averaging.py",
+        "weights = {key: leaf for key, leaf in delta.items() if key not in task.buffers}",
+        "weights = dict(delta)",
+        "tests/algorithms tests/laws",
+    ),
+    Mutant(
+        "Mime's two exchanges visit two cohorts",
+        "running/phase_run.py",
+        "return self.round // self.algorithm.exchanges",
+        "return self.round",
+        "tests/algorithms tests/laws",
+    ),
+    Mutant(
+        "the mask of local labels is forgotten in evaluation",
+        "engines/evaluation.py",
+        "return only(torch.stack([one.task.labels for one in found if one.task.labels is not None])[:, None], out)",
+        "return out",
+        "tests/algorithms/test_oll.py tests/engines",
+    ),
+    Mutant(
+        "the stacked kernel counts padding",
+        "engines/kernels/stacked.py",
+        "share = there / there.sum(1, keepdim=True, dtype=self.task.number_format)",
+        "share = torch.ones_like(there, dtype=self.task.number_format) / there.shape[1]",
+        "tests/engines",
+    ),
+    Mutant(
+        "Adam forgets its memory between visits when stacked",
+        "engines/kernels/stacked.py",
+        "self.stepper = Stepper(turn, self.own, memory, stacked=len(bundle))",
+        "self.stepper = Stepper(turn, self.own, {}, stacked=len(bundle))",
+        "tests/engines",
+    ),
+    Mutant(
+        "clipping looks at one leaf at a time",
+        "training/local.py",
+        "squares = sum(slope.square().flatten(self.dims).sum(-1) for slope in gradients.values())",
+        "squares = next(slope.square().flatten(self.dims).sum(-1) for slope in gradients.values())",
+        "tests/algorithms tests/engines",
+    ),
+    Mutant(
+        "layers draw from whatever was drawn before",
+        "training/local.py",
+        "torch.default_generator.manual_seed(seed)",
+        "pass",
+        "tests/algorithms tests/laws",
+    ),
+    Mutant(
+        "a later turn draws the first one's batches",
+        "training/visits.py",
+        'return seed if number == 0 else seed_for(seed, "turn", number)',
+        "return seed",
+        "tests/algorithms tests/engines tests/laws",
+    ),
+    Mutant(
+        "pFedMe's anchor does not follow",
+        "training/local.py",
+        "self.anchor[key].lerp_(self.weights[key], follow)",
+        "pass",
+        "tests/algorithms",
+    ),
+    Mutant(
+        "the meta-gradient adapts in the wrong direction",
+        "training/directions.py",
+        "found = slope(moved(weights, slope(weights), -self.alpha), 1)",
+        "found = slope(moved(weights, slope(weights), self.alpha), 1)",
+        "tests/algorithms",
+    ),
+    Mutant(
+        "pooled clients are charged nothing",
+        "engines/together.py",
+        "reply = CohortReply(clients, 0, np.array([sizes[id(part)] for part in parts]), flops)",
+        "reply = CohortReply(clients, 0, 0, flops)",
+        "tests/engines tests/laws",
+    ),
+    Mutant(
+        "the hand-over is charged at every visit",
+        "running/ledger.py",
+        "bytes_down[row] += reply.bytes_down + (setup_bytes if first else 0)",
+        "bytes_down[row] += reply.bytes_down + setup_bytes",
+        "tests/laws",
+    ),
+    Mutant(
+        "evaluations on clients' samples are not charged",
+        "running/evaluate.py",
+        'run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + 8 * len(rows))',
+        "pass",
+        "tests/core tests/laws tests/engines",
+    ),
+    Mutant(
+        "a leaf is averaged over those who did not send it",
+        "payload.py",
+        "return {key: leaf / (self.weight - self.without.get(key, 0.0)) for key, leaf in self.sums.items()}",
+        "return {key: leaf / self.weight for key, leaf in self.sums.items()}",
+        "tests/laws tests/core",
+    ),
+    Mutant(
+        "models under way are lost at a resume",
+        "running/phase_run.py",
+        'self.store.put(f"{self.index}/line", line_now.tree(), str(number))',
+        "pass",
+        "tests/laws",
+    ),
+    Mutant(
+        "table scaling looks at test rows",
+        "data/federation.py",
+        "data.rule.fit(data.train.x[division.trained()])",
+        "data.rule.fit(data.train.x)",
+        "tests/data",
+    ),
+    Mutant(
+        "Krum has one neighbour too few",
+        "server/robust_rules.py",
+        "[:, 1 : n - self.byzantine - 1]",
+        "[:, 1 : n - self.byzantine - 2]",
+        "tests/algorithms/test_robust.py",
+    ),
+    Mutant(
+        "Fed3R forgets nothing",
+        "algorithms/fed3r.py",
+        "return to_tree(from_tree(server) - from_tree(gone.sums))",
+        "return dict(server)",
+        "tests/algorithms/test_fed3r.py",
+    ),
+    Mutant(
+        "default rates forget the run that is continued",
+        "plan/rates.py",
+        "before = Before.of_run(plan.start.run) if plan.start is not None else Before()",
+        "before = Before()",
+        "tests/core",
+    ),
+)
+
+
+def tried(mutant: Mutant, copy: Path) -> bool:
+    """Put a mistake into a copy of the package; whether some test notices."""
+    file = copy / "hansa" / mutant.file
+    right = file.read_text(encoding="utf-8")
+    file.write_text(mutant.applied(SOURCE), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *mutant.tests.split()]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True, check=False
+        )
+    finally:
+        file.write_text(right, encoding="utf-8")
+    return done.returncode == 1  # some test failed; 2 and more are errors of another kind
+
+
+def main() -> None:
+    """Try all mutants, or those whose name contains a word; exit with 1 where one survives."""
+    words = sys.argv[1:]
+    chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(SOURCE, Path(folder) / "hansa")
+        for mutant in chosen:
+            killed = tried(mutant, Path(folder))
+            survivors += [] if killed else [mutant.name]
+            print(f"{'killed  ' if killed else 'SURVIVED'}  {mutant.name}", flush=True)
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants killed")
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()

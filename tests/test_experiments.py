@@ -1,0 +1,81 @@
+"""The experiments' helpers, on data of seconds: every plan they make can be read, and what they compute is right."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import hansa
+from hansa.plan.assemble import assemble, check_phases
+from hansa.plan.files import plan_from_table, read_plan
+
+FOLDER = Path(__file__).resolve().parents[1] / "experiments"
+
+
+@pytest.fixture
+def experiment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(FOLDER)
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    yield load
+    for name in ("common", "fed3r", "personalisation"):
+        sys.modules.pop(name, None)
+
+
+def test_every_pipeline_is_a_plan_and_has_the_defaults_of_the_whole(experiment) -> None:
+    """What a row does after the run it continues is what its notation says as one plan."""
+    pages = experiment("personalisation")
+    for setting in pages.SETTINGS:
+        for row in (row for level in pages.all_rows(setting) for row in level):
+            table = json.loads(json.dumps(row.plan(seed=0)))
+            found = plan_from_table(table, row.name, pages.DATA)
+            check_phases(found)
+            whole = plan_from_table(
+                {**json.loads(json.dumps(pages.SETTINGS[setting])), "phases": row.notation}, "", Path()
+            )
+            assert found.phases[-1].temperature == whole.phases[-1].temperature
+            if row.own:
+                assert getattr(found.phases[-1].algorithm, "local", None) is None or (
+                    found.phases[-1].algorithm.local.lr == whole.phases[-1].algorithm.local.lr
+                )
+
+
+def test_numbers_of_a_run_are_read_as_the_pages_show_them(experiment, tmp_path: Path) -> None:
+    common = experiment("common")
+    done = hansa.run("digits-fedavg", out=tmp_path / "run", changes=["phases.0.rounds=4", "phases.0.evaluate_every=2"])
+    last = done.summary["phases"][0]["metrics"]["test_accuracy"]
+    assert common.headline(done) == last and common.reached(done, 1.1) is None
+    at, sent = common.reached(done, last)
+    assert at in (2, 4) and 0 < sent <= sum(one["bytes_up"] + one["bytes_down"] for one in done.rounds)
+    assert common.spread([0.5, 0.7]) == "60.0 ± 10.0" and common.spread([0.5]) == "50.00"
+    assert common.table(("a", "b"), [(1, 2)]) == "| a | b |\n|---|---|\n| 1 | 2 |"
+    common.picture(tmp_path / "p.svg", "title", "x", {"line": [(1.0, 0.1), (10.0, 0.5)]})
+    assert (tmp_path / "p.svg").read_text().startswith("<svg") and "title" in (tmp_path / "p.svg").read_text()
+
+
+def test_a_classifier_is_compared_with_one_made_anew(experiment, tmp_path: Path) -> None:
+    page = experiment("fed3r")
+    done = hansa.run("digits-fed3r", out=tmp_path / "run", changes=["phases.0.algorithm.wire=float64"])
+    made = assemble(read_plan(done.path / "plan.toml")).experiment
+    model = load_file(done.path / "model.safetensors")
+    assert page._trained_without(made, model) < 1e-4
+    assert page._trained_without(made, {**model, "head.weight": torch.ones_like(model["head.weight"])}) > 0.1
+    (accuracy,) = page._accuracies(made.task, made.federation, model)
+    assert accuracy == pytest.approx(done.summary["phases"][0]["metrics"]["test_accuracy"])
+
+
+def test_plans_of_closed_forms_can_be_read(experiment) -> None:
+    page = experiment("fed3r")
+    for phases in ([{"algorithm": "fed3r"}], [page.gradient("fedavg", 3)], [page.gradient("scaffold", 3, 0.01, 0.1)]):
+        found = plan_from_table(json.loads(json.dumps(page.cifar(phases))), "p", page.DATA)
+        check_phases(found)
+        assert found.phases[0].temperature == phases[0].get("temperature", 0.1)
