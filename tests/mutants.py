@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "the path on record is another one",
         "engines/trainer.py",
-        "self.count(first.name, len(sizes))",
+        "self.count(kernel.name, len(sizes))",
         'self.count("sample-space", len(sizes))',
         "tests/laws/test_provenance.py",
     ),

@@ -191,7 +191,7 @@ def test_a_round_holds_one_block_and_makes_no_clients_model(monkeypatch: pytest.
     assert made == [] and updates == [6]
     monkeypatch.setattr(LazySum, "__init__", lambda *_: made.append("lazy"))
     ran(FedAvg(LOCAL), Vectorised(), rounds=1, orchestration=Star(6))
-    assert made == [] and updates == [6]
+    assert made == [] and updates == [6, 6]
 
 
 def test_same_seed_same_bits() -> None:
@@ -362,14 +362,14 @@ def test_heads_too_large_for_sample_space_are_stacked_on_a_device() -> None:
 def test_the_paths_on_record_are_those_that_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in the kernels themselves: large clients one by one, small ones side by side, round by round."""
     taken: list[tuple[str, int]] = []
-    first, alone = SampleSpace.train, Job.alone
+    first, alone = SampleSpace.total, Job.alone
     monkeypatch.setattr(SampleSpace, "pays", lambda self, turn, size, device: size < 9)
     monkeypatch.setattr(Stacked, "pays", lambda *_: False)
     monkeypatch.setattr(Job, "alone", lambda job: taken.append(("serial", 1)) or alone(job))
     monkeypatch.setattr(
         SampleSpace,
-        "train",
-        lambda self, cohort, device: taken.append(("sample-space", len(cohort))) or first(self, cohort, device),
+        "total",
+        lambda self, cohort, *rest: taken.append(("sample-space", len(cohort))) or first(self, cohort, *rest),
     )
     journal = ListJournal()
     ran(FedAvg(LOCAL), AUTO, orchestration=Sweep(), rounds=2, journal=journal)
@@ -430,7 +430,7 @@ def test_who_overrides_what_an_average_does_is_asked_client_by_client() -> None:
 def test_clients_without_anything_of_their_own_are_never_looked_at_one_by_one(
     algorithm: Algorithm, model: Model, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same as serial, to the byte in the ledger; with clients for which it does not pay, visit by visit."""
+    """The same as serial, to the byte in the ledger; only clients for which it does not pay go visit by visit."""
     if large:
         for kernel in (SampleSpace, Stacked):
             monkeypatch.setattr(kernel, "pays", lambda self, turn, size, device: size < 20)
@@ -446,5 +446,7 @@ def test_clients_without_anything_of_their_own_are_never_looked_at_one_by_one(
     expected = ran(algorithm, Serial(), model=model, orchestration=Sweep())
     found = ran(algorithm, Vectorised(), model=model, orchestration=Sweep())
     assert_same(expected, found, SAMPLE_SPACE if isinstance(model, Linear) else STACKED)
-    assert set(opened) == (set(found.names) if large else set())
+    assert set(opened) == (
+        {name for name, size in zip(found.names, SIZES, strict=True) if size >= 20} if large else set()
+    )
     assert sorted(set(alone)) == ([22, 31] if large else [])

@@ -42,12 +42,10 @@ class ClientBlocks:
 
     def sizes(self, names: Sequence[str]) -> list[int]:
         """Return how many training samples each client has."""
-        return [self._size(name) for name in names]
-
-    def _size(self, name: str) -> int:
         if isinstance(self.clients, IndexedClients):
-            return len(self.clients.index[name])
-        return self.clients[name].size
+            index = self.clients.index
+            return [len(index[name]) for name in names]
+        return [self.clients[name].size for name in names]
 
     def together(self, names: Sequence[str]) -> ClientData | None:
         """All samples of some clients in one piece, on the device that trains; None where shapes may differ."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -28,8 +28,7 @@ from hansa.tree import Tree
 NUMBERS = ("weight", "count", "flops")  # what travels beside an upload's leaves
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """A chain of clients to visit one after the other, the message its first client receives, and where it goes.
 
     `visits` counts, for every client of the chain, how often it was visited in this round before.  The upload of a

@@ -30,8 +30,7 @@ class Trainer(Counted):
 
     def kernel(self, turn: Turn, size: int) -> Kernel | None:
         """Return the best kernel for a client of so many samples; None where it trains by itself."""
-        ways = self.applying(turn)
-        return next((way for way in ways if self.forced or way.pays(turn, size, self.device)), None)
+        return self.by_size(turn, [size])[size]
 
     def applying(self, turn: Turn) -> list[Kernel]:
         """Return the kernels that can carry out turns like this one; asked once for every kind of turn."""
@@ -108,18 +107,28 @@ class Trainer(Counted):
         says = f"The kernel '{kernel}' failed, so {clients} clients trained one by one on the CPU, more slowly: {why}."
         warnings.warn(says, HansaWarning, stacklevel=2)
 
+    def by_size(self, turn: Turn, sizes: Sequence[int]) -> dict[int, Kernel | None]:
+        """Return the best kernel for every size of a client that trains this turn."""
+        ways = self.applying(turn)
+        return {
+            size: next((way for way in ways if self.forced or way.pays(turn, size, self.device)), None)
+            for size in dict.fromkeys(sizes)
+        }
+
     def total(
-        self, turn: Turn, sizes: Sequence[int], seeds: Sequence[int], weights: list[float], whole: ClientData
+        self,
+        kernel: Kernel,
+        turn: Turn,
+        sizes: Sequence[int],
+        seeds: Sequence[int],
+        weights: list[float],
+        whole: ClientData,
     ) -> Tree | None:
-        """Return `Σ_k p_k (w_k − w)` of clients that all train the same turn; None where one way does not suit all."""
-        kernels = {size: self.kernel(turn, size) for size in set(sizes)}
-        first = next(iter(kernels.values()))
-        if first is None or any(kernel is not first for kernel in kernels.values()):
-            return None
+        """Return `Σ_k p_k (w_k − w)` of clients that all train the same turn; None where the kernel fails."""
         cohort = Cohort([turn] * len(sizes), sizes, seeds, whole.x, whole.y)
         try:
-            found = first.total(cohort, weights, self.device)
+            found = kernel.total(cohort, weights, self.device)
         except Exception:  # visit by visit tells whether it is a client's fault or the kernel's
             return None
-        self.count(first.name, len(sizes))
+        self.count(kernel.name, len(sizes))
         return found

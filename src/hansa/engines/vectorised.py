@@ -21,6 +21,7 @@ from hansa.engines.kernels.stacked import Stacked
 from hansa.engines.lanes import Ahead, visits_before
 from hansa.engines.serial import SerialSession
 from hansa.engines.session import (
+    NUMBERS,
     CohortReply,
     EngineSession,
     EvaluationRequest,
@@ -37,6 +38,7 @@ from hansa.errors import require
 from hansa.io import wire
 from hansa.payload import Update
 from hansa.task import ClientData, Task
+from hansa.training.averaging import Averages
 from hansa.training.local import Turn
 from hansa.training.visits import AddsUp
 from hansa.training.wrappers import client_side, training_of
@@ -191,37 +193,68 @@ class VectorisedSession:
                 self.trainer.count("pooled", len(clients))
                 server.take_cohort(found[1])
                 return found[0]
-        if whole is not None and averaged(context):
-            found = self._average(task, clients, whole, down, server)
-            if found is not None:
-                server.take_cohort(found[1])
-                return found[0]
-        for _, up in self._visits(Block(clients, [0] * len(clients), [down] * len(clients)), task, whole, server):
-            total.add(up)
+        left = clients
+        if whole is not None and (algorithm := averaged(context)) is not None:
+            left = self._average(algorithm, task, clients, whole, down, server, total)
+            whole = whole if len(left) == len(clients) else None
+        if left:
+            block = Block(left, [0] * len(left), [down] * len(left))
+            for _, up in self._visits(block, task, whole, server):
+                total.add(up)
         return total.update()
 
     def _average(
-        self, task: Task, clients: Sequence[str], whole: ClientData, down: Tree, server: RoundServer
-    ) -> tuple[Update, CohortReply] | None:
-        """Train clients that differ in nothing but their samples, and charge each."""
-        algorithm = averaged(self.context)
-        assert algorithm is not None
+        self,
+        algorithm: Averages,
+        task: Task,
+        clients: Sequence[str],
+        whole: ClientData,
+        down: Tree,
+        server: RoundServer,
+        total: UpdateSum,
+    ) -> Sequence[str]:
+        """Train clients that differ in nothing but their samples, kernel by kernel; return those that are left."""
         try:
             turn = algorithm.problem(task, down)
         except Exception:  # visit by visit tells whose fault it is
-            return None
+            return clients
+        sizes, left = self.blocks.sizes(clients), list[str]()
+        kernels = self.trainer.by_size(turn, sizes)
+        for kernel in dict.fromkeys(kernels.values()):
+            chosen = clients
+            if len(set(kernels.values())) > 1:
+                chosen = [client for client, size in zip(clients, sizes, strict=True) if kernels[size] is kernel]
+            samples = whole if len(chosen) == len(clients) else self.blocks.together(chosen)
+            found = kernel and samples and self._total(algorithm, turn, kernel, chosen, samples, down, server)
+            if found:
+                total.add(found)
+            else:
+                left += chosen
+        return left
+
+    def _total(
+        self,
+        algorithm: Averages,
+        turn: Turn,
+        kernel: Kernel,
+        clients: Sequence[str],
+        whole: ClientData,
+        down: Tree,
+        server: RoundServer,
+    ) -> Update | None:
+        """Return the sum of some clients' uploads, and charge each; None where a kernel fails."""
         sizes = self.blocks.sizes(clients)
         weights = [float(size) for size in sizes] if algorithm.weights == "samples" else [1.0] * len(sizes)
         drawn = max(sizes) > turn.training.batch_size  # who has a single batch draws nothing
         seeds = server.seeds(clients) if drawn else [0] * len(sizes)
-        moved = self.trainer.total(turn, sizes, seeds, weights, whole)
+        moved = self.trainer.total(kernel, turn, sizes, seeds, weights, whole)
         if moved is None:
             return None
         known = {size: turn.flops(size) for size in set(sizes)}
         flops = np.array([known[size] for size in sizes])
         upload = algorithm.upload(moved)
-        reply = CohortReply(clients, wire.cost(down), wire.cost(upload, ("weight", "count", "flops")), flops)
-        return Update(upload, sum(weights), len(sizes), float(flops.sum())), reply
+        server.take_cohort(CohortReply(clients, wire.cost(down), wire.cost(upload, NUMBERS), flops))
+        return Update(upload, sum(weights), len(sizes), float(flops.sum()))
 
     def _visits(
         self, block: Block, task: Task, whole: ClientData | None, server: RoundServer

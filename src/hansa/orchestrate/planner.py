@@ -32,8 +32,7 @@ class Roster:
     seconds: Callable[[str, int], float] | None = None  # how long a client takes in a round, where a clock says so
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
+class Leg(NamedTuple):
     """A chain of clients, each of which continues where the last one stopped; a chain of one is an ordinary client.
 
     Without a `line` it starts from the server's message and its upload goes to the server.  A line is a model that

@@ -19,6 +19,7 @@ from hansa.running.round_book import RoundBook
 from hansa.tree import Tree
 
 Record = dict[str, Any]
+ONCE = (0,)  # visits before the first
 COMMIT_SECONDS = 1.0  # what a kill may cost; a resumed run repeats it bit for bit
 
 
@@ -154,6 +155,9 @@ def _visit(run: PhaseRun, session: EngineSession, legs: list[Leg], book: RoundBo
 def _lanes(run: PhaseRun, legs: list[Leg], missing: Mapping[str, str]) -> list[Lane]:
     """Return the chains of those who answer, with their messages; a client's visits of a round are counted."""
     down, visits = run.broadcast(), Counter[str]()
+    chains = [leg.chain for leg in legs if len(leg.chain) == 1 and leg.line is None]
+    if not missing and len(legs) == len(chains) == len(set(chains)):  # a star, of which nothing need be counted
+        return [Lane(chain, ONCE, down) for chain in chains]
     lanes = []
     for leg in legs:
         chain, counted = without(leg.chain, missing), []

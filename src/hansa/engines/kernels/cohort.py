@@ -66,6 +66,16 @@ class Cohort:
         return all(turn is self.turns[0] for turn in self.turns)
 
     @functools.cached_property
+    def counts(self) -> Tensor:
+        """The sizes as a tensor."""
+        return torch.tensor(self.sizes)
+
+    @functools.cached_property
+    def firsts(self) -> Tensor:
+        """Where each client's samples begin."""
+        return self.counts.cumsum(0) - self.counts
+
+    @functools.cached_property
     def parts(self) -> list[ClientData]:
         """The samples of each client."""
         both = zip(self.x.split_with_sizes(list(self.sizes)), self.y.split_with_sizes(list(self.sizes)), strict=True)
@@ -153,12 +163,10 @@ class Padded(NamedTuple):
     own: Tensor  # the positions of the rows that are, one after the other
 
     @classmethod
-    def of(cls, sizes: Sequence[int], places: Sequence[int], device: torch.device, spare: int = 0) -> Padded:
+    def of(cls, cohort: Cohort, places: Sequence[int], device: torch.device, spare: int = 0) -> Padded:
         """Return the rows of some clients; `spare` columns more than the largest needs."""
-        ends = torch.tensor(sizes).cumsum(0)
         chosen = torch.tensor(places)
-        count = torch.tensor(sizes)[chosen]
-        first = ends[chosen] - count
+        count, first = cohort.counts[chosen], cohort.firsts[chosen]
         column = torch.arange(int(count.max()) + spare)
         there = column < count[:, None]
         rows, own = torch.where(there, first[:, None] + column, first[:, None]), there.flatten().nonzero()[:, 0]

@@ -88,7 +88,7 @@ class SampleSpace:
             for name in trees
             if any(own.get(name) for own in kinds)
         }
-        moved = {key: deltas.combine(dict(enumerate(weights))) for key, deltas in heads.deltas().items()}
+        moved = {key: deltas.summed(weights) for key, deltas in heads.deltas().items()}
         for key, leaf in moved.items():
             for name, factor in factors.items():
                 if factor:
@@ -148,7 +148,11 @@ class WeightDeltas:
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
         """`−Σ_k c_k X_kᵀ D_k`, one product."""
-        each = torch.tensor([-coefficients.get(place, 0.0) for place in range(len(self.sizes))], dtype=self.x.dtype)
+        return self.summed([coefficients.get(place, 0.0) for place in range(len(self.sizes))])
+
+    def summed(self, coefficients: Sequence[float]) -> Tensor:
+        """Return the same, with a coefficient for every client."""
+        each = torch.tensor(coefficients, dtype=self.x.dtype).neg_()
         rows = each.repeat_interleave(torch.tensor(self.sizes)).to(self.x.device)
         return self._product(self.coordinates * rows[:, None], slice(None)).cpu()
 
@@ -216,7 +220,7 @@ class Heads:
 
     def run(self, bundle: Sequence[int], batches: int) -> Mapping[str, float]:
         """Train clients that take the same number of steps; returns α − 1, β and γ."""
-        pad = Padded.of(self.sizes, bundle, self.device, spare=batches > 1)
+        pad = Padded.of(self.cohort, bundle, self.device, spare=batches > 1)
         steps = _Steps(self, pad, None if self.labels is None else self.labels[list(bundle), None])
         if batches == 1:
             for _ in range(self.training.epochs):

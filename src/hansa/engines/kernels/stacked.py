@@ -130,7 +130,7 @@ class _Stack:
         self.given = self._given()
         memory = {key: self._stack(lambda turn, key=key: turn.memory[key]) for key in turn.memory}  # type: ignore[misc]
         self.stepper = Stepper(turn, self.own, memory, stacked=len(bundle))
-        self.samples = Padded.of(cohort.sizes, bundle, device)
+        self.samples = Padded.of(cohort, bundle, device)
         self.x, self.y = cohort.x, cohort.y
 
     def _stack(self, leaf: Callable[[Turn], Tensor]) -> Tensor:
