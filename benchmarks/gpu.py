@@ -1,6 +1,6 @@
 """Rounds on a GPU: many small clients on one device, with its utilisation.
 
-    PYTHONPATH=src python benchmarks/gpu.py                    # needs torch, numpy, safetensors and pydantic
+    PYTHONPATH=src python benchmarks/gpu.py                    # needs torch, numpy and safetensors only
 
 W1 with 100 and 1,000 clients a round in sample space, W2 with all clients' networks stacked; each against the CPU
 engine of the same machine, with the distance moved to show that both did the same work.  Utilisation is what nvidia-smi

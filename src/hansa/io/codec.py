@@ -14,10 +14,11 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-import pydantic
-
 from hansa.errors import HansaError, Problems, did_you_mean
 from hansa.io.registry import CATALOGUE, Piece, find, name_of
+
+if typing.TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Table = dict[str, Any]
 
@@ -116,6 +117,8 @@ def _read_piece(kind: str, raw: object, where: str, problems: list[str]) -> Any:
 
 
 def _read_plain(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
+    import pydantic  # reading plans needs it, and importing it takes longer than all the rest of this module
+
     try:
         # JSON in strict mode is what a plan means: 1 is a float, a list a tuple, but "1" and true are no numbers.
         return _adapter(hint).validate_json(json.dumps(raw, default=str), strict=True)
@@ -126,7 +129,9 @@ def _read_plain(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
 
 
 @functools.cache
-def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    import pydantic
+
     return pydantic.TypeAdapter(hint)
 
 
