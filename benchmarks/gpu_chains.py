@@ -1,6 +1,6 @@
 """Chains on a GPU: ten chains of ten clients abreast against a star of the same visits, and one after the other.
 
-    PYTHONPATH=src python benchmarks/gpu_chains.py
+PYTHONPATH=src python benchmarks/gpu_chains.py
 """
 
 from __future__ import annotations

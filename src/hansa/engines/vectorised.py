@@ -245,8 +245,7 @@ class VectorisedSession:
         """Return the sum of some clients' uploads, and charge each; None where a kernel fails."""
         sizes = self.blocks.sizes(clients)
         weights = [float(size) for size in sizes] if algorithm.weights == "samples" else [1.0] * len(sizes)
-        drawn = max(sizes) > turn.training.batch_size  # who has a single batch draws nothing
-        seeds = server.seeds(clients) if drawn else [0] * len(sizes)
+        seeds = self._seeds(clients, sizes, turn.training.batch_size, server)
         moved = self.trainer.total(kernel, turn, sizes, seeds, weights, whole)
         if moved is None:
             return None
@@ -255,6 +254,14 @@ class VectorisedSession:
         upload = algorithm.upload(moved)
         server.take_cohort(CohortReply(clients, wire.cost(down), wire.cost(upload, NUMBERS), flops))
         return Update(upload, sum(weights), len(sizes), float(flops.sum()))
+
+    def _seeds(self, clients: Sequence[str], sizes: Sequence[int], batch: int, server: RoundServer) -> list[int]:
+        """Return the seeds of clients that draw an order of batches; who has a single batch draws nothing."""
+        places = [place for place, size in enumerate(sizes) if size > batch]
+        seeds = [0] * len(sizes)
+        for place, seed in zip(places, server.seeds([clients[place] for place in places]), strict=True):
+            seeds[place] = seed
+        return seeds
 
     def _visits(
         self, block: Block, task: Task, whole: ClientData | None, server: RoundServer
