@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.nn.utils.rnn import pad_sequence
 
 from hansa.contract import Algorithm
 from hansa.engines.client_side import ClientSide
+from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import groups
 from hansa.metrics.suite import accuracy_inside, outputs, rows_of
 from hansa.task import ClientData, Task, only
@@ -148,11 +148,7 @@ def _stack(found: Sequence[Deployed]) -> Tensor:
     each = {key: torch.stack([one.model[key] for one in found]) for key in first if key not in shared}
     x = task.inputs(pad_sequence([one.data.x for one in found], batch_first=True))
     task.module.eval()
-
-    def one(params: Tree, samples: Tensor) -> Tensor:
-        return task.network({**shared, **params}, samples)
-
-    out: Tensor = vmap(one)(each, x) / task.temperature
+    out = side_by_side.outputs(task, shared, each, x) / task.temperature
     if task.labels is None:
         return out
     return only(torch.stack([one.task.labels for one in found if one.task.labels is not None])[:, None], out)

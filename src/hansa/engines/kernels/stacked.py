@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
+from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
 from hansa.task import Task, only
@@ -244,11 +245,8 @@ class _Stack:
     def _logits(self, shared: Tree, each: Tree, x: Tensor, count: int) -> Tensor:
         """Return logits (clients × batch × classes)."""
         self.task.module.train()
-
-        def one(params: Tree, samples: Tensor) -> Tensor:
-            return self.task.network({**shared, **params}, samples)
-
-        logits: Tensor = vmap(one)(each, x) / self.task.temperature
+        logits = side_by_side.outputs(self.task, shared, each, x)
+        logits = logits if self.task.temperature == 1.0 else logits / self.task.temperature
         return logits if self.labels is None else only(self.labels[:count, None], logits)
 
     def deltas(self) -> dict[str, StackedDeltas]:
