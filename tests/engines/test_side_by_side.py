@@ -22,8 +22,9 @@ def test_known_layers_equal_vmap(model: Model, shared: str) -> None:
     each = {key: leaf for key, leaf in params.items() if key not in common}
     x = torch.randn(4, 6, 5, generator=rng)
     full = {key: leaf[0].expand_as(leaf) if key in common else leaf for key, leaf in params.items()}
-    expected = vmap(lambda own, samples: functional_call(task.module, own, (samples,)))(full, x)
-    assert known_layers(task.module) is not None
+    module = task.module
+    expected = vmap(lambda own, samples: functional_call(module, own, (samples,)))(full, x)
+    assert known_layers(module) is not None
     assert torch.allclose(outputs(task, common, each, x), expected, atol=1e-6)
 
 
