@@ -111,7 +111,7 @@ MUTANTS = (
         "running/loop.py",
         'names = (f"validation_{headline.name}"',
         'names = (f"test_{headline.name}"',
-        "tests/core",
+        "tests/laws/test_provenance.py",
     ),
     Mutant(
         "a client never visited counts as visited",

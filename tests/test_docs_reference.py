@@ -1,6 +1,7 @@
 """The reference pages against the code: every key, piece, command, option and public name, and nothing else.
 
-`python tests/test_docs_reference.py` rewrites what is generated: the tables of pieces and the list of layers.
+`python tests/test_docs_reference.py` rewrites what is generated: the tables of pieces, the list of layers, and what the
+laws try.
 """
 
 from __future__ import annotations
@@ -8,16 +9,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hansa
+from hansa.engines.vectorised import Vectorised
 from hansa.io.codec import field_types, piece_kind
 from hansa.io.registry import CATALOGUE, find, name_of
+from hansa.io.store import MemoryStore
 from hansa.plan.files import shipped
+from hansa.running.phase_run import PhaseRun
 from test_layers import LAYERS
+
+sys.path.insert(0, str(Path(__file__).parent / "laws"))
+from battery import ALGORITHMS, UNCHAINED, experiment
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "hansa"
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -113,7 +121,30 @@ def layers() -> str:
     return "".join(f"{number}. {', '.join(f'`{name}`' for name in names)}\n" for number, names in enumerate(LAYERS, 1))
 
 
-GENERATED = {"reference-plan.md": ("pieces", pieces), "explanation-architecture.md": ("layers", layers)}
+def laws() -> str:
+    """What the battery tries of every algorithm, and what holds of it there."""
+    rows = "".join(_law_row(name) for name in CATALOGUE["algorithm"])
+    settings, engines = len(ALGORITHMS) - 1, ", ".join(f"`{name}`" for name in CATALOGUE["engine"])
+    told = f"{len(CATALOGUE['algorithm'])} names in {settings} settings; engines {engines}.\n\n"
+    head = "| name | settings tried | personal | visits | chains | small networks train |\n|---|---|---|---|---|---|\n"
+    return f"{told}{head}{rows}"
+
+
+def _law_row(name: str) -> str:
+    tried = [key for key in ALGORITHMS if key.partition("/")[0] == name]
+    one = ALGORITHMS[tried[0]]
+    run = PhaseRun(experiment(one), 0, MemoryStore(), None)
+    path = Vectorised().usual_path(run.context)
+    chains = "refused" if tried[0] in UNCHAINED else "yes"
+    visits = "once" if one.one_shot else "any number"
+    return f"| `{name}` | {len(tried)} | {'yes' if one.personal else 'no'} | {visits} | {chains} | {path} |\n"
+
+
+GENERATED = {
+    "reference-plan.md": ("pieces", pieces),
+    "explanation-architecture.md": ("layers", layers),
+    "reference-algorithms.md": ("laws", laws),
+}
 
 
 def with_fresh_tables(page: str) -> tuple[str, str]:

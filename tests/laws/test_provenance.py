@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from battery import ALGORITHMS, LOCAL, experiment, federation, outcome
 from law_examples import TinyNet
 
 from hansa.algorithms.fedavg import FedAvg
+from hansa.data.clients import IndexedClients
+from hansa.data.dataset import Samples
 from hansa.data.federation import Federation
+from hansa.engines import vectorised
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import Stacked
 from hansa.engines.vectorised import Vectorised
@@ -19,10 +23,13 @@ from hansa.models.dense import Linear
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.star import Star, Sweep
 from hansa.results.summary import phase_summary
+from hansa.running import loop
+from hansa.running.evaluate import Evaluation
 from hansa.running.experiment import Phase
 from hansa.running.phase_run import PhaseRun
 from hansa.running.round_book import RoundBook
 from hansa.seeds import seed_for, seeds_for
+from hansa.tree import equal
 
 
 def book(seed: int = 0, phases: int = 1, place: int = 0, round: int = 0) -> RoundBook:
@@ -67,10 +74,8 @@ def test_the_order_of_batches_changes_from_round_to_round() -> None:
         run = PhaseRun(made, 0, store, None)
         run.round = number
         with made.engine.open(run.context) as session:
-            from hansa.running.loop import run_round
-
             start = dict(run.server)
-            run_round(run, session, run.ledger.totals())
+            loop.run_round(run, session)
         moved.append({key: run.server[key] - leaf for key, leaf in start.items()})
     assert any(not torch.equal(moved[0][key], moved[1][key]) for key in moved[0])
 
@@ -111,13 +116,10 @@ class Counting(Stacked):
 def test_the_path_on_record_is_the_path_taken(
     name: str, orchestration: Star | Chains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hansa.engines import vectorised
-
     monkeypatch.setattr(vectorised, "KERNELS", {"auto": (SampleSpace(), Counting())})
     monkeypatch.setattr(Counting, "trained", 0)
-    _, journal = outcome(
-        experiment(ALGORITHMS[name], orchestration=orchestration, engine=Vectorised(), model=TinyNet())
-    )
+    made = experiment(ALGORITHMS[name], orchestration=orchestration, engine=Vectorised(), model=TinyNet())
+    _, journal = outcome(replace(made, federation=indexed()))
     told = sum(record["paths"].get("stacked", 0) for record in journal.records)
     assert told == Counting.trained > 0
 
@@ -133,11 +135,6 @@ def test_a_phase_that_remembers_uploads_is_not_pooled() -> None:
 
 def indexed() -> Federation:
     """The battery's clients over shared arrays."""
-    import numpy as np
-
-    from hansa.data.clients import IndexedClients
-    from hansa.data.dataset import Samples
-
     data = federation()
     x = np.concatenate([client.train.x.numpy() for client in data.clients.values()])
     y = np.concatenate([client.train.y.numpy() for client in data.clients.values()])
@@ -153,6 +150,19 @@ def test_the_summary_is_the_last_evaluation_and_never_the_best_on_test() -> None
         {"phase": 0, "phase_name": "p", "algorithm": "a", "round": 2, "metrics": {"test_accuracy": 0.5}},
     ]
     assert phase_summary(records)["metrics"] == {"test_accuracy": 0.5}
+
+
+def test_the_best_is_chosen_by_validation_samples_and_never_by_test_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test accuracy is best in round 1, validation accuracy in round 2: the phase ends with round 2."""
+    found = iter([(0.0, 0.0), (0.9, 0.1), (0.2, 0.8), (0.3, 0.5)])
+    names = ("test_accuracy", "validation_accuracy")
+    monkeypatch.setattr(loop, "evaluate", lambda *_, **__: Evaluation(dict(zip(names, next(found), strict=True))))
+    made = experiment(FedAvg(LOCAL), rounds=3)
+    chosen = replace(made, phases=(replace(made.phases[0], deploy="best-validation"),))
+    run, journal = outcome(chosen)
+    assert [record.get("deployed") for record in journal.records] == [None, None, 2]
+    monkeypatch.setattr(loop, "evaluate", lambda *_, **__: Evaluation({}))
+    assert equal(run.server, outcome(experiment(FedAvg(LOCAL), rounds=2))[0].server)
 
 
 def test_the_start_of_a_phase_is_the_end_of_the_one_before() -> None:
