@@ -25,7 +25,7 @@ from hansa.tree import equal
 
 
 def new_folder(plan: Plan) -> Path:
-    """A folder name that no run has yet: the plan's name and the time."""
+    """Return a folder name that no run has yet: the plan's name and the time."""
     return Path("runs") / f"{plan.name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
 
 
@@ -85,7 +85,7 @@ def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Seque
 
 
 def _check_origin(experiment: Experiment, store: Store) -> None:
-    """A run that continues another must find it, when resumed, as it was."""
+    """Refuse to resume a run if the run that it continues has changed."""
     if experiment.origin is None:
         return
     mark, known = {"mark": fingerprint(experiment.origin.server)}, store.get("origin")
@@ -114,7 +114,7 @@ def _tracking(plan: Plan, tracking: Tracking, folder: RunFolder) -> Iterator[Wat
 
 @contextmanager
 def _graceful_stop() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C ends the run after the round at hand; a second one ends it at once."""
+    """End the run after the round at hand on the first Ctrl-C; a second one ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return

@@ -98,12 +98,12 @@ class Algorithm(ABC):
 
     @property
     def exchanges(self) -> int:
-        """How many rounds in a row visit the same cohort, for a step that takes more than one exchange of messages."""
+        """The number of rounds in a row that visit the same cohort, for a step of several exchanges of messages."""
         return 1
 
     @property
     def no_chains(self) -> str:
-        """Why clients cannot train one after the other in chains; empty where they can."""
+        """The reason why clients cannot train one after the other in chains; empty where they can."""
         return ""
 
     # -------------------------------------------------------------------------------------------- where more is needed

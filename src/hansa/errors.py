@@ -27,7 +27,7 @@ class Problems(HansaError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """' Did you mean …?' with the closest known word, else ' Known: …' where the list is short enough to help."""
+    """Return ' Did you mean …?' with the closest known word, else ' Known: …' where the list is short enough."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:

@@ -1,4 +1,4 @@
-"""What a client uploads, and how uploads combine in a cohort and along a chain."""
+"""The uploads of clients, and their combination in a cohort and along a chain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEIGHT = "weight"  # among a client's EACH leaves: what the client weighs, as th
 
 
 class Role(enum.Enum):
-    """What the server may do with a leaf of an upload.  The first part of a leaf's key decides its role."""
+    """The server's permitted use of a leaf of an upload.  The first part of a leaf's key decides its role."""
 
     STEP = "step"  # weight × displacement of a broadcast leaf: averaged over a cohort, added along a chain
     SUM = "sum"  # a sufficient statistic: always added
@@ -68,7 +68,7 @@ def lacking(*parts: Part) -> dict[str, float]:
 
 
 def role_of(uplink: Mapping[str, Role], key: str) -> Role:
-    """The role of a leaf, by the first part of its key."""
+    """Return the role of a leaf, by the first part of its key."""
     return uplink[key.partition(".")[0]]
 
 
@@ -83,7 +83,7 @@ def set_apart(uplink: Mapping[str, Role], client: str, up: Update) -> Update:
 
 
 def relay(uplink: Mapping[str, Role], down: Tree, up: Update) -> Tree:
-    """What the next client of a chain receives: the message moved by the STEP leaves just uploaded."""
+    """Return the next message of a chain: the last one moved by the STEP leaves just uploaded."""
     stuck = sorted({key.partition(".")[0] for own in up.each.values() for key in own if key in down})
     says = f"A chain hands {stuck} on from client to client, and here the server needs every client's own"
     require(not stuck, f"{says}: use the orchestration 'star' or 'sweep', or leave out the robust rule.")
@@ -92,7 +92,7 @@ def relay(uplink: Mapping[str, Role], down: Tree, up: Update) -> Tree:
 
 
 def join(uplink: Mapping[str, Role], first: Update, then: Update) -> Update:
-    """One client after the other: displacements add up, statistics add up, weights add up."""
+    """Join one client after the other: displacements add up, statistics add up, weights add up."""
     weight = first.weight + then.weight
 
     def step(key: str) -> Tensor:

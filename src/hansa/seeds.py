@@ -14,18 +14,18 @@ import torch
 
 
 def seed_for(seed: int, *where: int | str) -> int:
-    """A 63-bit seed for one purpose at one place, e.g. `seed_for(run, "visit", phase, round, client)`."""
+    """Return a 63-bit seed for one purpose at one place, e.g. `seed_for(run, "visit", phase, round, client)`."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in (seed, *where))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, *where: int | str) -> torch.Generator:
-    """A torch generator for one purpose."""
+    """Return a torch generator for one purpose."""
     return torch.Generator().manual_seed(seed_for(seed, *where))
 
 
 def numpy_generator(seed: int, *where: int | str) -> np.random.Generator:
-    """A numpy generator for one purpose."""
+    """Return a numpy generator for one purpose."""
     return np.random.default_rng(seed_for(seed, *where))
 
 

@@ -27,7 +27,7 @@ ROWS = 4096  # mapped at a time when predicting
 
 
 class RidgeStatisticsEstimator(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share: random features, and scores of many rows in little memory."""
+    """The common part of both estimators: random features, and scores of many rows in little memory."""
 
     coef_: Matrix
     intercept_: Matrix
@@ -123,18 +123,18 @@ class RidgeStatisticsClassifier(ClassifierMixin, RidgeStatisticsEstimator):  # t
         return self._solve()
 
     def decision_function(self, X: Matrix) -> Matrix:
-        """Scores by class; with two classes the second's less the first's."""
+        """Return scores by class; with two classes the second's less the first's."""
         raw = self._scores(X)
         return raw[:, 1] - raw[:, 0] if raw.shape[1] == 2 else raw
 
     def predict(self, X: Matrix) -> Matrix:
-        """The class with the highest score."""
+        """Predict the class with the highest score."""
         best = self._scores(X).argmax(1)
         predicted: Matrix = self.classes_[best]
         return predicted
 
     def predict_proba(self, X: Matrix) -> Matrix:
-        """softmax(scores / temperature)."""
+        """Return softmax(scores / temperature)."""
         require(self.temperature > 0, f"The 'temperature' must be a number > 0. Got {self.temperature}.")
         raw = self._scores(X) / self.temperature
         odds = np.exp(raw - raw.max(1, keepdims=True))
@@ -221,7 +221,7 @@ class RidgeStatisticsRegressor(RegressorMixin, RidgeStatisticsEstimator):  # typ
         return self._solve(self.statistics_ + other.statistics_)
 
     def predict(self, X: Matrix) -> Matrix:
-        """The predicted targets: a vector of one, or a column for each of several."""
+        """Predict the targets: a vector of one, or a column for each of several."""
         predicted = self._scores(X)
         return predicted[:, 0] if self.coef_.ndim == 1 else predicted
 

@@ -89,7 +89,7 @@ def only(labels: Tensor, logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is learnt.  The server's task is the common one; each client works on its own `view` of it."""
+    """The learning task.  The server's task is the common one; each client works on its own `view` of it."""
 
     model: Model
     input_shape: tuple[int, ...]

@@ -15,7 +15,7 @@ Tree = dict[str, Tensor]
 
 
 def combine(left: Mapping[str, Tensor], right: Mapping[str, Tensor], by: Callable[[Tensor, Tensor], Tensor]) -> Tree:
-    """Leaf by leaf over two trees with the same keys."""
+    """Combine two trees with the same keys leaf by leaf."""
     if left.keys() != right.keys():
         odd = sorted(left.keys() ^ right.keys())
         raise KeyError(f"These leaves are in only one of two trees: {', '.join(odd)}.")
@@ -23,12 +23,12 @@ def combine(left: Mapping[str, Tensor], right: Mapping[str, Tensor], by: Callabl
 
 
 def add(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
-    """`left + right`."""
+    """Return `left + right`."""
     return combine(left, right, operator.add)
 
 
 def union(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
-    """`left + right` over all leaves of either; one that is in only one of them is taken as it is."""
+    """Return `left + right` over all leaves of either; one that is in only one of them is taken as it is."""
     if left.keys() == right.keys():
         return {key: leaf + right[key] for key, leaf in left.items()}
     both = {**left, **right}
@@ -36,17 +36,17 @@ def union(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
 
 
 def subtract(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tree:
-    """`left − right`."""
+    """Return `left − right`."""
     return combine(left, right, operator.sub)
 
 
 def scale(tree: Mapping[str, Tensor], factor: float | Tensor) -> Tree:
-    """`factor · tree`."""
+    """Return `factor · tree`."""
     return {key: value * factor for key, value in tree.items()}
 
 
 def displacement(after: Mapping[str, Tensor], before: Mapping[str, Tensor], weight: float) -> Tree:
-    """`weight · (after − before)`, in no more memory than the result takes."""
+    """Return `weight · (after − before)`, in no more memory than the result takes."""
 
     def leaf(now: Tensor, then: Tensor) -> Tensor:
         step = now - then
@@ -57,38 +57,38 @@ def displacement(after: Mapping[str, Tensor], before: Mapping[str, Tensor], weig
 
 
 def zeros_like(tree: Mapping[str, Tensor]) -> Tree:
-    """A tree of zeros of the same shapes."""
+    """Return a tree of zeros of the same shapes."""
     return {key: torch.zeros_like(value) for key, value in tree.items()}
 
 
 def copy(tree: Mapping[str, Tensor]) -> Tree:
-    """Leaves of its own: writing into them changes nobody else's."""
+    """Copy all leaves: writing into the copies changes nobody else's."""
     return {key: value.detach().clone() for key, value in tree.items()}
 
 
 def nest(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
-    """`weight` becomes `prefix.weight`."""
+    """Put a prefix before every key: `weight` becomes `prefix.weight`."""
     return {f"{prefix}.{key}": value for key, value in tree.items()}
 
 
 def pick(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
-    """The leaves below `prefix.`, without it: the inverse of `nest`."""
+    """Return the leaves below `prefix.`, without it: the inverse of `nest`."""
     start = len(prefix) + 1
     return {key[start:]: value for key, value in tree.items() if key.startswith(f"{prefix}.")}
 
 
 def norm(tree: Mapping[str, Tensor]) -> float:
-    """Euclidean norm of all leaves together, in float64."""
+    """Return the Euclidean norm of all leaves together, in float64."""
     return float(sum(float(value.double().square().sum()) for value in tree.values()) ** 0.5)
 
 
 def nbytes(tree: Mapping[str, Tensor]) -> int:
-    """Bytes of the numbers themselves, without any message format."""
+    """Count the bytes of the numbers themselves, without any message format."""
     return sum(value.numel() * value.element_size() for value in tree.values())
 
 
 def equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
-    """Same keys, types, shapes and bits."""
+    """Tell whether two trees have the same keys, types, shapes and bits."""
     return left.keys() == right.keys() and all(
         value.dtype == right[key].dtype and torch.equal(value, right[key]) for key, value in left.items()
     )

@@ -33,11 +33,11 @@ class Calibrate(AddsUp):
     uplink: ClassVar[Mapping[str, Role]] = {"losses": Role.SUM}
 
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
-        """The same for everyone."""
+        """Return the same shape for everyone."""
         return {"losses": torch.empty(len(GRID), dtype=torch.float64, device="meta")}
 
     def server_init(self, task: Task) -> Tree:
-        """No losses yet."""
+        """Start without losses."""
         head_width(task.params())  # refuses a head that is not linear
         return {"losses": torch.zeros(len(GRID), dtype=torch.float64)}
 
@@ -55,19 +55,19 @@ class Calibrate(AddsUp):
         return samples * (task.features_flops + task.head_flops + 4.0 * len(GRID) * task.num_classes)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Sums stay sums."""
+        """Add the sums."""
         finite = bool(cohort.sums["losses"].isfinite().all())
         require(finite, "The losses at some temperatures are not finite: the classifier says nothing of some samples.")
         return add(server, cohort.sums)
 
     def model(self, task: Task, server: Tree) -> Tree:
-        """The head divided by the best temperature; before any client was heard, as it came."""
+        """Divide the head by the best temperature; leave it as it came before any client was heard."""
         params, losses = task.params(), server["losses"]
         best = float(GRID[losses.argmin()]) if bool(losses.any()) else 1.0
         return params | {key: leaf / best for key, leaf in params.items() if key.startswith("head.")}
 
 
 def _losses(logits: Tensor, y: Tensor) -> Tensor:
-    """The summed cross-entropy at every temperature of the grid."""
+    """Return the summed cross-entropy at every temperature of the grid."""
     double = logits.double()
     return torch.stack([F.cross_entropy(double / temperature, y, reduction="sum") for temperature in GRID])

@@ -23,7 +23,7 @@ class Checkpoint(NoTraining):
     path: str
 
     def server_init(self, task: Task) -> Tree:
-        """The file's leaves, once their names and shapes are known to fit."""
+        """Return the file's leaves, once their names and shapes are known to fit."""
         leaves, own = self._read(), task.params()
         for key, leaf in leaves.items():
             hint = did_you_mean(key, own)
@@ -43,5 +43,5 @@ class Checkpoint(NoTraining):
             ) from error
 
     def model(self, task: Task, server: Tree) -> Tree:
-        """The file's leaves among the initial ones."""
+        """Return the file's leaves among the initial ones."""
         return task.params() | pick("model", server)

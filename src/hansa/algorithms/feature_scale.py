@@ -35,28 +35,28 @@ class FeatureScale(Algorithm):
         return True
 
     def server_init(self, task: Task) -> Tree:
-        """Nothing known yet."""
+        """Start without any knowledge."""
         good = SIGMA in task.params()
         require(good, "The phase 'feature-scale' needs random features: set model.name = 'random-features'.")
         return {}
 
     def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
-        """Nothing."""
+        """Send nothing."""
         return {}
 
     def client_step(
         self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
     ) -> tuple[Update, Tree]:
-        """The client's count, sum and sum of squares of the features below the random map."""
+        """Return the client's count, sum and sum of squares of the features below the random map."""
         with torch.no_grad():
             z = task.part("features.base", task.params(), data.x).flatten(1)
         return Update(nest("spread", Spread.from_features(z).tree()), len(data), flops=3.0 * z.numel()), state
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Sums stay sums."""
+        """Add the sums."""
         return add(server, cohort.sums) if server else cohort.sums
 
     def model(self, task: Task, server: Tree) -> Tree:
-        """The model as it was, with σ set."""
+        """Return the model as it was, with σ set."""
         sigma = self.factor * Spread.from_tree(pick("spread", server)).distance
         return task.params() | {SIGMA: torch.tensor(sigma)}

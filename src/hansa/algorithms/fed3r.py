@@ -112,7 +112,7 @@ class Fed3R(AddsUp):
         return to_tree(decode(wire, task.num_classes, self.upload))
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Sums stay sums."""
+        """Add the sums."""
         return add(server, cohort.sums)
 
     def forget(self, task: Task, server: Tree, gone: Update) -> Tree:

@@ -59,7 +59,7 @@ class Fed3RSelect(Algorithm):
         return True
 
     def server_init(self, task: Task) -> Tree:
-        """Two empty sums for every σ."""
+        """Return two empty sums for every σ."""
         width = head_width(task.params())
         require(self.sigmas == (1.0,) or SIGMA in task.params(), "Choosing 'sigmas' needs random features.")
         good = all(1 <= dimension <= width for dimension in self.dimensions)
@@ -69,17 +69,17 @@ class Fed3RSelect(Algorithm):
         return {key: leaf for group in GROUPS for key, leaf in nest(group, one).items()}
 
     def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
-        """Nothing."""
+        """Send nothing."""
         return {}
 
     def _at(self, params: Tree, index: int) -> Tree:
-        """The parameters with the σ of a candidate."""
+        """Return the parameters with the σ of a candidate."""
         return params if self.sigmas == (1.0,) else params | {SIGMA: params[SIGMA] * self.sigmas[index]}
 
     def client_step(
         self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
     ) -> tuple[Update, Tree]:
-        """The client's statistics for every σ, in the group that the lot says."""
+        """Return the client's statistics for every σ, in the group that the lot selects."""
         group = GROUPS[int(torch.rand((), generator=rng) < self.held_out)]
         sums: Tree = {}
         for index in range(len(self.sigmas)):
@@ -90,7 +90,7 @@ class Fed3RSelect(Algorithm):
         return Update(sums | nest(other, zeros_like(pick(group, sums))), len(data), flops=flops), state
 
     def encode(self, sums: Tree) -> Tree:
-        """Only the group that holds anything."""
+        """Encode only the group that holds anything."""
         group = next(name for name in GROUPS if float(sums[f"{name}.0.ridge.counts"].sum()) > 0)
         wire: Tree = {"group": torch.tensor(GROUPS.index(group), dtype=torch.int32)}
         for index in range(len(self.sigmas)):
@@ -99,18 +99,18 @@ class Fed3RSelect(Algorithm):
         return wire
 
     def decode(self, task: Task, wire: Tree) -> Tree:
-        """Both groups again, one of them empty."""
+        """Restore both groups, one of them empty."""
         group = GROUPS[int(wire["group"])]
         unpacked = [RidgeStatistics.unpack(pick(str(s), wire), task.num_classes) for s in range(len(self.sigmas))]
         sums = {key: leaf for s, one in enumerate(unpacked) for key, leaf in nest(f"{group}.{s}", to_tree(one)).items()}
         return sums | nest(GROUPS[group == "train"], zeros_like(pick(group, sums)))
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Sums stay sums."""
+        """Add the sums."""
         return add(server, cohort.sums)
 
     def candidates(self, server: Tree) -> Iterator[tuple[tuple[int, int], RidgeStatistics, RidgeStatistics]]:
-        """Every (σ, D) with its statistics for solving and for choosing."""
+        """Yield every (σ, D) with its statistics for solving and for choosing."""
         for index in range(len(self.sigmas)):
             train, held = (from_tree(pick(f"{group}.{index}", server)) for group in GROUPS)
             for dimension in self.dimensions or (train.dimension,):
@@ -130,7 +130,7 @@ class Fed3RSelect(Algorithm):
 
 
 def corner(statistics: RidgeStatistics, dimension: int) -> RidgeStatistics:
-    """The statistics of the first D' of D random features, which are √(D/D') times as long on their own."""
+    """Return the statistics of the first D' of D random features, which are √(D/D') times as long on their own."""
     scale = statistics.dimension / dimension
     gram = statistics.gram[:dimension, :dimension] * scale
     return RidgeStatistics(gram, statistics.moment[:dimension] * scale**0.5, statistics.counts)

@@ -31,7 +31,7 @@ class FedNCM(AddsUp):
     uplink: ClassVar[Mapping[str, Role]] = {"moment": Role.SUM, "counts": Role.SUM}
 
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
-        """Depends on the classes a client holds."""
+        """Return shapes that depend on the classes a client holds."""
         present = len(torch.unique(data.y))
         return {
             "moment": torch.empty(head_width(task.params()), present, device="meta"),
@@ -40,7 +40,7 @@ class FedNCM(AddsUp):
         }
 
     def server_init(self, task: Task) -> Tree:
-        """No samples yet."""
+        """Start without samples."""
         shape = (head_width(task.params()), task.num_classes)
         return {"moment": torch.zeros(shape).double(), "counts": torch.zeros(task.num_classes).double()}
 
@@ -57,13 +57,13 @@ class FedNCM(AddsUp):
         return samples * (task.features_flops + head_width(task.params()))
 
     def encode(self, sums: Tree) -> Tree:
-        """Only the classes present, their sums in float32."""
+        """Encode only the classes present, their sums in float32."""
         classes = sums["counts"].nonzero().flatten()
         moment = sums["moment"][:, classes].float()
         return {"moment": moment, "counts": sums["counts"][classes].int(), "classes": classes.int()}
 
     def decode(self, task: Task, wire: Tree) -> Tree:
-        """Every class again."""
+        """Restore every class."""
         classes = wire["classes"].long()
         moment = torch.zeros(len(wire["moment"]), task.num_classes).double()
         moment[:, classes] = wire["moment"].double()
@@ -72,15 +72,15 @@ class FedNCM(AddsUp):
         return {"moment": moment, "counts": counts}
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Sums stay sums."""
+        """Add the sums."""
         return add(server, cohort.sums)
 
     def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
-        """The sums without some clients."""
+        """Return the sums without some clients."""
         return subtract(server, gone.sums)
 
     def model(self, task: Task, server: Tree) -> Tree:
-        """The means as a linear head."""
+        """Return the means as a linear head."""
         return with_head(task.params(), self._weights(server["moment"], server["counts"]))
 
     def _weights(self, moment: Tensor, counts: Tensor) -> Tensor:

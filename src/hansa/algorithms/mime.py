@@ -74,7 +74,7 @@ class Mime(Wrapper):
         return self.inner.conclude(turn, trained, down, state, data)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """After training average the models and move the momentum; otherwise keep the mean gradient for training."""
+        """Average the models and move the momentum after training; otherwise store the mean gradient for training."""
         control = pick("gradient", server)
         if not control:
             return server | nest("gradient", pick("gradient", cohort.mean()))

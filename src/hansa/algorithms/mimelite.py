@@ -58,7 +58,7 @@ class MimeLite(Wrapper):
         return self.inner.broadcast(task, server, rng) | nest("momentum", pick("momentum", server))
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
-        """`η·((1−β)·g + β·m) = η·(1−β)·(g + β/(1−β)·m)`: shift every gradient; upload the step and `∇f_k(x)`."""
+        """Shift every gradient, `η·((1−β)·g + β·m) = η·(1−β)·(g + β/(1−β)·m)`; upload the step and `∇f_k(x)`."""
         shift = scale(pick("momentum", down), self.beta / (1 - self.beta))
         turn = replace(self.inner.problem(task, down), correction=Correction(shift=shift))
         trained = yield turn

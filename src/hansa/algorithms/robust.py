@@ -48,7 +48,7 @@ class Robust(Wrapper):
         return dict.fromkeys(self.inner.uplink, Role.EACH)
 
     def server_init(self, task: Task) -> Tree:
-        """As the wrapped algorithm's, if all it sums up is about leaves of the model."""
+        """Return the wrapped algorithm's state, if all it sums up is about leaves of the model."""
         server, name = self.inner.server_init(task), type(self.inner).__name__
         for group, role in self.inner.uplink.items():
             found = [re.fullmatch(rf"(?:inner\.)*{group}\.(.+)", key) for key in server if role is Role.SUM]
@@ -57,7 +57,7 @@ class Robust(Wrapper):
         return server
 
     def decode(self, task: Task, wire: Tree) -> Tree:
-        """As the wrapped algorithm's, if the rules can compute with it."""
+        """Decode as the wrapped algorithm does, if the rules can compute with the result."""
         sums, like = self.inner.decode(task, wire), task.params()
         for key, leaf in sums.items():
             about = key.partition(".")[2]
@@ -68,11 +68,11 @@ class Robust(Wrapper):
         return sums
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """The wrapped step, from the robust aggregate."""
+        """Take the wrapped step from the robust aggregate."""
         return self.inner.server_step(task, server, self.aggregate(cohort))
 
     def aggregate(self, cohort: Update) -> Update:
-        """What the wrapped algorithm takes for the sum of the round's uploads."""
+        """Return the update that the wrapped algorithm takes for the sum of the round's uploads."""
         weights, sums = torch.stack([own[WEIGHT] for own in cohort.each.values()]), dict[str, Tensor]()
         for group in self.inner.uplink:
             uploads = [pick(group, own) for own in cohort.each.values()]
@@ -81,7 +81,7 @@ class Robust(Wrapper):
         return Update(sums, self._total(weights), cohort.count, cohort.flops)
 
     def _combine(self, uploads: Sequence[Tree], weights: Tensor) -> Tree:
-        """The rule on whole uploads, each divided by what its client weighs."""
+        """Apply the rule to whole uploads, each divided by its client's weight."""
         like = uploads[0]
         rows = torch.stack([torch.cat([up[key].flatten() for key in like]) for up in uploads])
         row = self.rule.combine(rows.div_(weights[:, None].to(rows.dtype)), weights)
@@ -89,5 +89,5 @@ class Robust(Wrapper):
         return {key: part.reshape(leaf.shape) for (key, leaf), part in zip(like.items(), parts, strict=True)}
 
     def _total(self, weights: Tensor) -> float:
-        """Of a rule that counts all clients the same, as if all weighed the median: a false weight moves nothing."""
+        """Return the total weight; by an unweighted rule all weigh the median, so a false weight moves nothing."""
         return float(weights.sum() if self.rule.weighted else weights.median() * len(weights))

@@ -78,7 +78,7 @@ class Scaffold(Wrapper):
         return replace(up, sums=up.sums | change, flops=flops), nest("control", new)
 
     def _by_steps(self, turn: Turn, trained: Trained, control: Tree, own: Tree) -> Tree:
-        """`c_k − c + (x − y)/(K·η)`."""
+        """Return `c_k − c + (x − y)/(K·η)`."""
         back = subtract({key: turn.start[key] for key in own}, {key: trained.params[key] for key in own})
         return add(subtract(own, control), scale(back, 1 / (trained.steps * self.local.rate(turn.task))))
 

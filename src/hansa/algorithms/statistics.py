@@ -50,7 +50,7 @@ def regress(task: Task, params: Tree, data: ClientData) -> RegressionStatistics:
 
 
 def blocks(task: Task, params: Tree, data: ClientData, products: Precision) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features and labels, some rows at a time, so that a wide feature map never exists for all samples at once."""
+    """Yield features and labels some rows at a time: a wide feature map never exists for all samples at once."""
     for first in range(0, len(data), BLOCK):
         with torch.no_grad():
             z = task.features(params, data.x[first : first + BLOCK])
@@ -60,7 +60,7 @@ def blocks(task: Task, params: Tree, data: ClientData, products: Precision) -> I
 def collect(
     task: Task, params: Tree, data: ClientData, products: Precision, clip: float | None = None
 ) -> RidgeStatistics:
-    """A client's statistics (eqs. 7 and 8), of features clipped to a length where one is given."""
+    """Return a client's statistics (eqs. 7 and 8), of features clipped to a length where one is given."""
     statistics = RidgeStatistics.zeros(head_width(params), task.num_classes)
     for z, y in blocks(task, params, data, products):
         statistics.update(z if clip is None else clip_features(z, clip), y)
@@ -68,12 +68,12 @@ def collect(
 
 
 def collecting_flops(task: Task, width: int, samples: int) -> float:
-    """φ once a sample, a multiply-add for every entry of A's upper triangle, an addition for every entry of z."""
+    """Count φ once a sample, a multiply-add for every entry of A's upper triangle, an addition for every entry of z."""
     return samples * (task.features_flops + width * (width + 1) + width)
 
 
 def encode(statistics: RidgeStatistics, wire: Precision, upload: Upload) -> Tree:
-    """`packed` (J): upper triangle and the classes present; `full` (W): all of A, b and the counts."""
+    """Encode as `packed` (J): upper triangle and the classes present; or `full` (W): all of A, b and the counts."""
     dtype = getattr(torch, wire)
     if upload == "packed":
         return statistics.pack(dtype)
@@ -82,7 +82,7 @@ def encode(statistics: RidgeStatistics, wire: Precision, upload: Upload) -> Tree
 
 
 def upload_shape(width: int, classes: int, present: int, dtype: torch.dtype, upload: Upload) -> Tree:
-    """What `encode` gives, in shapes and types alone."""
+    """Return the shapes and types of what `encode` gives."""
     if upload == "packed":
         return blank(width, present, dtype)
     shapes = {"gram": (width, width), "moment": (width, classes), "counts": (classes,)}
@@ -90,7 +90,7 @@ def upload_shape(width: int, classes: int, present: int, dtype: torch.dtype, upl
 
 
 def decode(wire: Tree, num_classes: int, upload: Upload) -> RidgeStatistics:
-    """The inverse of `encode`; what is misshapen or not finite is refused."""
+    """Invert `encode`; refuse what is misshapen or not finite."""
     if upload == "packed":
         return RidgeStatistics.unpack(wire, num_classes)
     finite = all(bool(torch.isfinite(leaf).all()) for leaf in wire.values())
@@ -99,7 +99,7 @@ def decode(wire: Tree, num_classes: int, upload: Upload) -> RidgeStatistics:
 
 
 def head_width(params: Tree) -> int:
-    """How many features the head sees; closed forms replace a head that is one linear layer."""
+    """Count the features the head sees; closed forms replace a head that is one linear layer."""
     extra = [key for key in params if key.startswith("head.") and key not in ("head.weight", "head.bias")]
     good = "head.weight" in params and params["head.weight"].ndim == 2 and not extra
     require(good, f"A closed form replaces a head of one linear layer; this model's head has {extra or 'none'}.")
@@ -107,7 +107,7 @@ def head_width(params: Tree) -> int:
 
 
 def with_head(params: Tree, weights: Tensor) -> Tree:
-    """The parameters with a closed-form classifier W (d × C, or d+1 rows with intercepts) as the head."""
+    """Return the parameters with a closed-form classifier W (d × C, or d+1 rows with intercepts) as the head."""
     old = params["head.weight"]
     width = old.shape[1]
     intercepts = weights[width] if len(weights) > width else torch.zeros(weights.shape[1])

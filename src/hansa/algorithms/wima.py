@@ -37,18 +37,18 @@ class Wima(Wrapper):
         require(fits, f"The 'block' of WIMA must be ≥ 1 and divide the window {self.window}. Got {self.block}.")
 
     def server_init(self, task: Task) -> Tree:
-        """The wrapped state and an empty window."""
+        """Return the wrapped state and an empty window."""
         inner = self.inner.server_init(task)
         has_model = bool(pick("model", inner))
         require(has_model, f"WIMA averages the server's models, and {type(self.inner).__name__} keeps none.")
         return nest("inner", inner) | {"taken": torch.tensor(0)}
 
     def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
-        """As the wrapped algorithm's: clients train from the latest model, not from the mean."""
+        """Return the wrapped algorithm's message: clients train from the latest model, not from the mean."""
         return self.inner.broadcast(task, pick("inner", server), rng)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """The wrapped step; its model replaces the oldest block or joins the newest."""
+        """Take the wrapped step; its model replaces the oldest block or joins the newest."""
         stepped, taken = self.inner.server_step(task, pick("inner", server), cohort), int(server["taken"])
         place, sofar = divmod(taken, self.block)
         row = f"window.{place % (self.window // self.block)}"
@@ -58,11 +58,11 @@ class Wima(Wrapper):
         return nest("inner", stepped) | window | nest(row, newest) | {"taken": torch.tensor(taken + 1)}
 
     def model(self, task: Task, server: Tree) -> Tree:
-        """What the wrapped algorithm would make of the mean model."""
+        """Return the wrapped algorithm's model, made of the mean model."""
         return self.inner.model(task, self._averaged(server))
 
     def serve(self, task: Task, server: Tree) -> Tree:
-        """What the wrapped algorithm would serve of the mean model."""
+        """Return what the wrapped algorithm would serve of the mean model."""
         return self.inner.serve(task, self._averaged(server))
 
     def _averaged(self, server: Tree) -> Tree:

@@ -48,7 +48,7 @@ class ClientBlocks:
         return [self.clients[name].size for name in names]
 
     def together(self, names: Sequence[str]) -> ClientData | None:
-        """All samples of some clients in one piece, on the device that trains; None where shapes may differ."""
+        """Return all samples of some clients in one piece, on the device that trains; None where shapes may differ."""
         if not isinstance(self.clients, IndexedClients):
             return None
         index = self._rows(self.clients, names)
@@ -58,13 +58,13 @@ class ClientBlocks:
         return ClientData(self.resident.x.index_select(0, rows), self.resident.y.index_select(0, rows))
 
     def parts(self, names: Sequence[str], whole: ClientData) -> list[ClientData]:
-        """What is each client's own in the piece that holds their samples."""
+        """Split the piece that holds all their samples into each client's."""
         sizes = self.sizes(names)
         both = zip(whole.x.split_with_sizes(sizes), whole.y.split_with_sizes(sizes), strict=True)
         return [ClientData(x, y) for x, y in both]
 
     def apart(self, names: Sequence[str]) -> list[ClientData]:
-        """Each client's own samples in this machine's memory, where algorithms may look at them."""
+        """Return each client's samples in this machine's memory, where algorithms may look at them."""
         if not isinstance(self.clients, IndexedClients):
             return [self.clients[name].train for name in names]
         return self.parts(names, self.clients.samples.take(self._rows(self.clients, names)))
@@ -76,7 +76,7 @@ class ClientBlocks:
 
 
 def resident(clients: Mapping[str, Client], sample_bytes: int, device: torch.device) -> ClientData | None:
-    """All samples on a device that is not this machine's memory, where clients share them and they fit."""
+    """Return all samples on a device that is not this machine's memory, where clients share them and they fit."""
     if device.type == "cpu" or not isinstance(clients, IndexedClients):
         return None
     count = len(clients.samples)

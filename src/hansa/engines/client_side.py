@@ -14,7 +14,7 @@ from hansa.tree import Tree
 
 @dataclass(frozen=True, eq=False)
 class ClientSide:
-    """What a client sees of the task, what it starts from, and what it deploys.
+    """The client's side of a phase: its view of the task, its starting point, and the model it deploys.
 
     Phases follow each other: once clients have deployed models of their own, later phases build on what each has, so
     the side of a phase knows the side of the one before, and what that phase's server served at its end.

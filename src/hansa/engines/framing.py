@@ -43,7 +43,7 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def _message(stream: BinaryIO, size: int) -> memoryview:
-    """A message, read to where it will stay, so that its first leaf begins where torch would put it."""
+    """Read a message to where it will stay, so that its first leaf begins where torch would put it."""
     start = _exactly(stream, min(size, 8))
     before = 8 + int.from_bytes(start, "little")  # the length of the header, and the header
     room = np.empty(size + ALIGNED, np.uint8)

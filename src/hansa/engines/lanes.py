@@ -22,12 +22,12 @@ class Ahead:
 
     @property
     def client(self) -> str:
-        """Whose turn it is."""
+        """The client whose turn it is."""
         return self.lane.chain[self.place]
 
     @property
     def visit(self) -> int:
-        """How often it was visited in this round before."""
+        """The number of its visits in this round before."""
         return self.lane.visits[self.place]
 
     @property

@@ -53,7 +53,7 @@ class Processes:
 
     @property
     def count(self) -> int:
-        """How many processes."""
+        """The number of processes."""
         return cores() if self.workers == "auto" else self.workers
 
     def choice(self, context: PhaseContext) -> dict[str, object]:

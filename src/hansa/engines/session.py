@@ -1,4 +1,4 @@
-"""What engines and the run say to each other: lanes of clients to visit, replies, and evaluations.
+"""Messages between engines and the run: lanes of clients to visit, replies, and evaluations.
 
 An engine carries out the client's side of a phase, wherever the data is: visits (`round`) and evaluations (`evaluate`).
 The server's side is the run's: it says what a visit draws from, takes what came back, and notes who failed.
@@ -43,7 +43,7 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What comes back from a visit: the upload as it travels, and the client's next state, which stays with it."""
+    """The reply to a visit: the upload as it travels, and the client's next state, which stays with it."""
 
     client: str
     upload: Tree
@@ -56,7 +56,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class CohortReply:
-    """What comes back from many clients that have no state and whose single uploads nobody looks at."""
+    """The reply of many clients that have no state and whose single uploads nobody looks at."""
 
     clients: Sequence[str]
     bytes_down: int
@@ -89,7 +89,7 @@ class client_errors:
 
 @dataclass(frozen=True, eq=False)
 class PhaseContext:
-    """What an engine must know of a phase."""
+    """The facts an engine must know of a phase."""
 
     algorithm: Algorithm
     task: Task
@@ -136,7 +136,7 @@ class RoundServer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class EvaluationRequest:
-    """Which clients evaluate what they deploy, on which of their samples, by which metrics."""
+    """A request that clients evaluate what they deploy: on which of their samples, by which metrics."""
 
     clients: Sequence[str]
     served: Tree  # what the server sends so that a client can deploy

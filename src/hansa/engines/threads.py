@@ -1,4 +1,4 @@
-"""How many threads a model deserves: on small ones a second thread mostly spins, and slows everything beside it."""
+"""The number of threads for a model: on small ones a second thread mostly spins, and slows everything beside it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ BUSY = 2e8  # operations of one step that keep several cores busy; below, waking
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Count the cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def visit_flops(algorithm: Algorithm, task: Task) -> float:
-    """Operations of a visit for each sample of the client."""
+    """Count the operations of a visit for each sample of the client."""
     training = training_of(algorithm)
     return task.features_flops + task.head_flops if training is None else training.epochs * training.flops(task)
 
 
 def step_flops(algorithm: Algorithm, task: Task) -> float:
-    """Operations of one step of a client's training; of one pass over a usual batch where nothing trains."""
+    """Count the operations of a step of a client's training, or of a pass over a usual batch where nothing trains."""
     training = training_of(algorithm)
     if training is None:
         return 32 * (task.features_flops + task.head_flops)
@@ -37,14 +37,14 @@ def step_flops(algorithm: Algorithm, task: Task) -> float:
 
 
 def threads_for(threads: Threads, algorithm: Algorithm, task: Task) -> int:
-    """The number asked for, or by the size of a step: one, or all cores."""
+    """Return the number asked for, or by the size of a step: one, or all cores."""
     if threads != "auto":
         return threads
     return cores() if step_flops(algorithm, task) >= BUSY else 1
 
 
 def good(threads: object) -> bool:
-    """Whether a setting makes sense."""
+    """Tell whether a setting makes sense."""
     return threads == "auto" or (isinstance(threads, int) and threads >= 1)
 
 

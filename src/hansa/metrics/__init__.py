@@ -1,1 +1,1 @@
-"""How good models are: metrics as pieces, and the suite of a run."""
+"""Evaluation of models: metrics as pieces, and the suite of a run."""

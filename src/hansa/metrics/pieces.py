@@ -19,7 +19,7 @@ from hansa.errors import require
 
 
 class MetricPiece(ABC):
-    """What a plan may ask for beside the usual metrics: a `Metric`, or a `Table`."""
+    """A piece that a plan may ask for beside the usual metrics: a `Metric`, or a `Table`."""
 
     for_classes = True  # which targets it fits
     for_real = False
@@ -47,10 +47,10 @@ class Metric(MetricPiece):
 
     @abstractmethod
     def one(self, out: Tensor, y: Tensor) -> float:
-        """The metric of one model's outputs and its labels (n) or targets (n × t); NaN where it is undefined."""
+        """Return the metric of one model's outputs and its labels (n) or targets (n × t); NaN where it is undefined."""
 
     def many(self, out: Tensor, y: Tensor, there: Tensor) -> Tensor:
-        """The metric of k clients at once, padded to n samples each; `there` (k × n) says which samples are real."""
+        """Return the metric of k clients at once, padded to n samples each; `there` (k × n) marks the real samples."""
         found = [self.one(out[row, mask], y[row, mask]) for row, mask in enumerate(there)]
         return torch.tensor(found, dtype=torch.float64, device=out.device)
 
@@ -59,13 +59,13 @@ class Batched(Metric):
     """A metric whose arithmetic is written for many clients at once; one model is the case of one client."""
 
     def one(self, out: Tensor, y: Tensor) -> float:
-        """The metric of one model's outputs."""
+        """Return the metric of one model's outputs."""
         there = torch.ones(1, len(y), dtype=torch.bool, device=out.device)
         return float(self.many(out[None], y[None], there)[0]) if len(y) else math.nan
 
     @abstractmethod
     def many(self, out: Tensor, y: Tensor, there: Tensor) -> Tensor:
-        """The metric of k clients at once."""
+        """Return the metric of k clients at once."""
 
 
 class Table(MetricPiece):
@@ -75,14 +75,14 @@ class Table(MetricPiece):
 
     @abstractmethod
     def table(self, out: Tensor, y: Tensor) -> Tensor:
-        """The table of one model's outputs and the true labels."""
+        """Return the table of one model's outputs and the true labels."""
 
 
 # ------------------------------------------------------------------------------------------------------------- parts
 
 
 def defined(out: Tensor, *, real: bool) -> Tensor:
-    """For every sample, whether the model answers with numbers: finite predictions, or a class of finite logit.
+    """Tell for every sample whether the model answers with numbers: finite predictions, or a class of finite logit.
 
     A logit of −∞ means a class that the model cannot predict; NaN and +∞ mean that the model has diverged.
     """
@@ -90,19 +90,19 @@ def defined(out: Tensor, *, real: bool) -> Tensor:
 
 
 def _mean(values: Tensor, there: Tensor) -> Tensor:
-    """The mean over the samples that are there (dimension 1); NaN over none."""
+    """Return the mean over the samples that are there (dimension 1); NaN over none."""
     shape = there.reshape(*there.shape, *[1] * (values.dim() - there.dim()))
     return torch.where(shape, values.double(), 0.0).sum(1) / shape.sum(1)
 
 
 def _hits(out: Tensor, y: Tensor) -> Tensor:
-    """For every sample 1 where its class has the highest logit, else 0; NaN where the model has diverged."""
+    """Return 1 for every sample whose class has the highest logit, else 0; NaN where the model has diverged."""
     best, predicted = out.max(-1)  # one pass for both: `best` is what `defined` looks at
     return torch.where(best.isfinite(), (predicted == y).double(), torch.nan)
 
 
 def class_counts(out: Tensor, y: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """Recognised and all samples of every class, a row per client (k × C)."""
+    """Count the recognised and all samples of every class, a row per client (k × C)."""
     empty = torch.zeros(len(out), out.shape[-1], dtype=torch.float64, device=out.device)
     labels = y.where(there, 0)
     hits = torch.where(there, _hits(out, y), 0.0)
@@ -110,12 +110,12 @@ def class_counts(out: Tensor, y: Tensor, there: Tensor) -> tuple[Tensor, Tensor]
 
 
 def balanced(hits: Tensor, totals: Tensor) -> Tensor:
-    """The mean over classes (the last dimension) of the share recognised; classes without samples do not count."""
+    """Average the share recognised over classes (the last dimension); classes without samples do not count."""
     return torch.where(totals > 0, hits / totals.clamp(min=1), 0.0).sum(-1) / (totals > 0).sum(-1)
 
 
 def _confusion(out: Tensor, y: Tensor) -> Tensor:
-    """Counts of samples by true class (rows) and predicted class (columns); NaN where the model has diverged."""
+    """Count samples by true class (rows) and predicted class (columns); NaN where the model has diverged."""
     classes = out.shape[-1]
     counts = torch.bincount(y * classes + out.argmax(-1), minlength=classes**2).double()
     whole = bool(defined(out, real=False).all())
@@ -123,12 +123,12 @@ def _confusion(out: Tensor, y: Tensor) -> Tensor:
 
 
 def _f1(confusion: Tensor) -> Tensor:
-    """2 tp / (2 tp + fp + fn) of every class; NaN for a class that is neither there nor predicted."""
+    """Return 2 tp / (2 tp + fp + fn) of every class; NaN for a class that is neither there nor predicted."""
     return 2 * confusion.diag() / (confusion.sum(0) + confusion.sum(1))
 
 
 def _area(score: Tensor, positive: Tensor) -> Tensor:
-    """The area under the ROC curve by ranks, where tied scores share the mean of theirs; NaN with one class alone."""
+    """Return the area under the ROC curve by ranks (tied scores share the mean of theirs); NaN with one class alone."""
     _, place, count = torch.unique(score, return_inverse=True, return_counts=True)
     rank: Tensor = (count.cumsum(0).double() - (count - 1) / 2)[place]
     there, others = positive.sum().double(), (~positive).sum().double()
@@ -140,7 +140,7 @@ def _probabilities(out: Tensor) -> Tensor:
 
 
 def _errors(out: Tensor, y: Tensor) -> Tensor:
-    """Prediction minus target, in double precision; NaN where the model has diverged."""
+    """Return prediction minus target, in double precision; NaN where the model has diverged."""
     return torch.where(out.isfinite(), out.double() - y.double().reshape(out.shape), torch.nan)
 
 
@@ -156,7 +156,7 @@ class Accuracy(Batched):
     percent = True
 
     def many(self, out: Tensor, y: Tensor, there: Tensor) -> Tensor:
-        """The accuracy of k clients at once."""
+        """Return the accuracy of k clients at once."""
         return _mean(_hits(out, y), there)
 
 
@@ -169,7 +169,7 @@ class Loss(Batched):
     higher = False
 
     def many(self, out: Tensor, y: Tensor, there: Tensor) -> Tensor:
-        """The cross-entropy of k clients at once."""
+        """Return the cross-entropy of k clients at once."""
         labels = y.where(there, 0)
         loss = F.cross_entropy(out.flatten(0, 1), labels.flatten(), reduction="none").reshape(there.shape)
         return _mean(loss, there & (loss != torch.inf))
@@ -184,7 +184,7 @@ class BalancedAccuracy(Batched):
     percent = True
 
     def many(self, out: Tensor, y: Tensor, there: Tensor) -> Tensor:
-        """The balanced accuracy of k clients at once."""
+        """Return the balanced accuracy of k clients at once."""
         return balanced(*class_counts(out, y, there))
 
 
@@ -211,7 +211,7 @@ class F1(Metric):
         return "F1" if self.average == "macro" else "weighted F1"
 
     def one(self, out: Tensor, y: Tensor) -> float:
-        """The F1 score over classes that are there or predicted, as scikit-learn has it."""
+        """Return the F1 score over classes that are there or predicted, as scikit-learn has it."""
         confusion = _confusion(out, y)
         if confusion.isnan().any():
             return math.nan
@@ -228,7 +228,7 @@ class AUC(Metric):
     title = "AUC"
 
     def one(self, out: Tensor, y: Tensor) -> float:
-        """The mean over classes that are there beside others; NaN where all samples are of one class."""
+        """Return the mean over classes that are there beside others; NaN where all samples are of one class."""
         if not defined(out, real=False).all():
             return math.nan
         if out.shape[-1] == 2:
@@ -246,7 +246,7 @@ class Brier(Metric):
     higher = False
 
     def one(self, out: Tensor, y: Tensor) -> float:
-        """The Brier score of one model's outputs."""
+        """Return the Brier score of one model's outputs."""
         truth = F.one_hot(y, out.shape[-1]).double()
         return float((_probabilities(out) - truth).square().sum(-1).mean())
 
@@ -266,7 +266,7 @@ class CalibrationError(Metric):
         require(self.bins >= 1, f"The 'bins' of the calibration error must be a whole number ≥ 1. Got {self.bins}.")
 
     def one(self, out: Tensor, y: Tensor) -> float:
-        """Σ over bins of |Σ (hit − confidence)| / n, where bin i holds the confidences in (i/bins, (i+1)/bins]."""
+        """Return Σ over bins of |Σ (hit − confidence)| / n; bin i holds the confidences in (i/bins, (i+1)/bins]."""
         confidence, gap = _probabilities(out).amax(-1), torch.zeros(self.bins, dtype=torch.float64, device=out.device)
         if not len(y) or confidence.isnan().any():
             return math.nan
@@ -283,7 +283,7 @@ class Confusion(Table):
     additive = True
 
     def table(self, out: Tensor, y: Tensor) -> Tensor:
-        """The counts (C × C)."""
+        """Return the counts (C × C)."""
         return _confusion(out, y)
 
 
@@ -295,7 +295,7 @@ class F1PerClass(Table):
     title = "F1 per class"
 
     def table(self, out: Tensor, y: Tensor) -> Tensor:
-        """The scores (C); NaN for a class that is neither there nor predicted."""
+        """Return the scores (C); NaN for a class that is neither there nor predicted."""
         return _f1(_confusion(out, y))
 
 
@@ -318,7 +318,7 @@ class RMSE(_OfErrors):
     title = "RMSE"
 
     def many(self, out: Tensor, y: Tensor, there: Tensor) -> Tensor:
-        """The RMSE of k clients at once."""
+        """Return the RMSE of k clients at once."""
         return _mean(_errors(out, y).square(), there).sqrt().mean(-1)
 
 
@@ -330,7 +330,7 @@ class MAE(_OfErrors):
     title = "MAE"
 
     def many(self, out: Tensor, y: Tensor, there: Tensor) -> Tensor:
-        """The MAE of k clients at once."""
+        """Return the MAE of k clients at once."""
         return _mean(_errors(out, y).abs(), there).mean(-1)
 
 
@@ -343,7 +343,7 @@ class R2(_OfErrors):
     higher = True
 
     def many(self, out: Tensor, y: Tensor, there: Tensor) -> Tensor:
-        """The R² of k clients at once."""
+        """Return the R² of k clients at once."""
         if not there.shape[1]:
             return torch.full((len(out),), torch.nan, dtype=torch.float64, device=out.device)
         truth, mask = y.double().reshape(out.shape), there[..., None]

@@ -1,4 +1,4 @@
-"""How good models are: on one test set, client by client, and on classes a client lacks.
+"""Evaluation of models: on one test set, client by client, and on classes a client lacks.
 
 Metrics are pieces.  A `Suite` holds those of a run; `evaluate_outputs` applies it to one test set,
 `rows_of` to the test sets of many clients at once, and `fold` makes the numbers of a run from the clients' rows.
@@ -71,7 +71,7 @@ class Suite:
 
 
 def default_suite(real: bool, asked: Sequence[MetricPiece] = ()) -> Suite:
-    """The metrics every run has, for real targets or classes, and those that were asked for beside them."""
+    """Return the metrics every run has, for real targets or classes, and those that were asked for beside them."""
     usual: tuple[Metric, ...] = (RMSE(), MAE(), R2()) if real else (Accuracy(), Loss(), BalancedAccuracy())
     for piece in asked:
         good = isinstance(piece, MetricPiece)
@@ -84,13 +84,13 @@ def default_suite(real: bool, asked: Sequence[MetricPiece] = ()) -> Suite:
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Without what is no number: a loss that overflowed, a mean over nothing.  No file may hold NaN or infinity."""
+    """Drop what is no number: a loss that overflowed, a mean over nothing.  No file may hold NaN or infinity."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 @torch.no_grad()
 def outputs(forward: Forward, x: Tensor) -> Tensor:
-    """The model's outputs for all inputs, computed in blocks."""
+    """Return the model's outputs for all inputs, computed in blocks."""
     return torch.cat([forward(x[first : first + BLOCK]) for first in range(0, max(len(x), 1), BLOCK)])
 
 
@@ -98,7 +98,7 @@ def outputs(forward: Forward, x: Tensor) -> Tensor:
 
 
 def evaluate_outputs(suite: Suite, out: Tensor, y: Tensor) -> dict[str, float]:
-    """The metrics of one model on one test set, by name and without a prefix.
+    """Return the metrics of one model on one test set, by name and without a prefix.
 
     A model that answers with anything but numbers has no metrics: only `undefined`, the number of such samples.
     """
@@ -109,7 +109,7 @@ def evaluate_outputs(suite: Suite, out: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def tables_of(suite: Suite, out: Tensor, y: Tensor) -> Tree:
-    """The tables of one model on one test set, by name."""
+    """Return the tables of one model on one test set, by name."""
     return {table.name: table.table(out, y) for table in suite.tables}
 
 
@@ -117,7 +117,7 @@ def tables_of(suite: Suite, out: Tensor, y: Tensor) -> Tree:
 
 
 def rows_of(suite: Suite, out: Tensor, y: Tensor, there: Tensor) -> Tree:
-    """A row per client of k at once, padded to n samples each: outputs (k × n × C), labels and who is there (k × n).
+    """Return a row per client of k, padded to n samples each: outputs (k × n × C), labels and who is there (k × n).
 
     Columns are the metrics (NaN where undefined), `samples`, and `undefined`, the samples without a number for an
     answer.  Beside them are sums over the clients: recognised and all samples of every class, and additive tables.
@@ -131,7 +131,7 @@ def rows_of(suite: Suite, out: Tensor, y: Tensor, there: Tensor) -> Tree:
 
 
 def _sums(suite: Suite, out: Tensor, y: Tensor, there: Tensor) -> Tree:
-    """Sums over clients: additive tables, and the classes' counts where balanced accuracy is among the metrics."""
+    """Sum over clients: additive tables, and the classes' counts where balanced accuracy is among the metrics."""
     tables = {f"{TABLE}{one.name}": one.table(out[there], y[there]) for one in suite.tables if one.additive}
     if BalancedAccuracy() not in suite.metrics:
         return tables
@@ -140,7 +140,7 @@ def _sums(suite: Suite, out: Tensor, y: Tensor, there: Tensor) -> Tree:
 
 
 def stack_rows(parts: Sequence[Tree]) -> Tree:
-    """The rows of several calls below one another; what is a sum over clients is added up."""
+    """Stack the rows of several calls below one another; add up what is a sum over clients."""
     return {key: _joined(key, [part[key] for part in parts]) for key in (parts[0] if parts else ())}
 
 
@@ -149,12 +149,12 @@ def _joined(key: str, leaves: Sequence[Tensor]) -> Tensor:
 
 
 def is_sum(key: str) -> bool:
-    """Whether a leaf of rows is a sum over clients, not a column with a value for each."""
+    """Tell whether a leaf of rows is a sum over clients, not a column with a value for each."""
     return key in SUMMED or key.startswith(TABLE)
 
 
 def fold(suite: Suite, rows: Tree, visited: Tensor | None = None, prefix: str = "client_") -> dict[str, float]:
-    """The numbers of a run from its clients' rows: every metric weighted by samples, its mean and its spread.
+    """Return a run's numbers from its clients' rows: every metric weighted by samples, its mean and its spread.
 
     `visited` says of every client of the federation whether a round ever reached it; the rows' `client` column finds
     it there.  Accuracies inside and outside the clients' classes become means under their own names.  Where some
@@ -175,7 +175,7 @@ def fold(suite: Suite, rows: Tree, visited: Tensor | None = None, prefix: str = 
 
 
 def _over_clients(name: str, rows: Tree) -> dict[str, float]:
-    """The mean by samples, and mean and (population) deviation of clients that count once; the undefined do not."""
+    """Return the mean by samples, and mean and (population) deviation of clients counted once; skip the undefined."""
     there = ~rows[name].isnan()
     values, samples = rows[name][there], rows["samples"][there].double()
     return {
@@ -186,7 +186,7 @@ def _over_clients(name: str, rows: Tree) -> dict[str, float]:
 
 
 def _spread(metric: Metric, rows: Tree) -> dict[str, float]:
-    """How a metric is distributed over clients.
+    """Return the distribution of a metric over clients.
 
     `worst20` is the mean of the worst fifth, `best10` of the best tenth (at least one client): for an error, the worst
     are the largest.  Decile i is the value that lies i tenths of the way through the clients in ascending order,
@@ -205,19 +205,19 @@ def _spread(metric: Metric, rows: Tree) -> dict[str, float]:
 
 
 def _quantiles(ascending: Tensor, shares: Tensor) -> Tensor:
-    """`torch.quantile` of sorted values, which itself refuses more than 16 million of them."""
+    """Return `torch.quantile` of sorted values, which itself refuses more than 16 million of them."""
     place = shares * (len(ascending) - 1)
     below = ascending[place.floor().long()]
     return below + (ascending[place.ceil().long()] - below) * place.frac()
 
 
 def _share_mean(ordered: Tensor, percent: int) -> float:
-    """The mean of the first so many per cent, at least one."""
+    """Return the mean of the first so many per cent, at least one."""
     return float(ordered[: max(1, len(ordered) * percent // 100)].mean())
 
 
 def _apart(name: str, rows: Tree, visited: Tensor | None) -> dict[str, float]:
-    """The means of clients that were visited and of those that never were, where there are both."""
+    """Return the means of clients that were visited and of those that never were, where there are both."""
     if visited is None:
         return {}
     seen, there = visited[rows["client"]] if "client" in rows else visited, ~rows[name].isnan()
@@ -230,7 +230,7 @@ def _apart(name: str, rows: Tree, visited: Tensor | None) -> dict[str, float]:
 
 
 def accuracy_inside(out: Tensor, y: Tensor, held: Tensor) -> tuple[float, float]:
-    """The mean accuracy over the classes that a client trains on (`held`, a mask), and over all others.
+    """Return the mean accuracy over the classes that a client trains on (`held`, a mask), and over all others.
 
     This is what Figure 12 of Fanì et al. (2025) shows of personalisation epoch by epoch; an OLL model is at 0 on the
     others.  NaN where the test set has no such class; both are NaN where the model has diverged.
@@ -243,7 +243,7 @@ def accuracy_inside(out: Tensor, y: Tensor, held: Tensor) -> tuple[float, float]
 
 
 def class_means(rows: Tree) -> dict[str, float]:
-    """Means over the clients' accuracies inside and outside their classes, where rows have these columns.
+    """Average the clients' accuracies inside and outside their classes, where rows have these columns.
 
     A client without such a class in the test set does not count.  It has a class of the one kind or the other, so one
     without either has diverged, and leaves no mean.

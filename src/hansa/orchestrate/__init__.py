@@ -1,1 +1,1 @@
-"""Who is visited in a round, and in which order: orchestration knows no algorithm."""
+"""The clients visited in a round, and their order: orchestration knows no algorithm."""

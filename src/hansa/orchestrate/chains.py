@@ -26,7 +26,7 @@ class Chains(Simple):
         require(0 < self.fraction <= 1, f"The 'fraction' of chains must lie in (0, 1]. Got {self.fraction}.")
 
     def plan(self, round: int, clients: Sequence[str], seed: int) -> list[Chain]:
-        """Random chains of equal length; the last may be shorter."""
+        """Return random chains of equal length; the last may be shorter."""
         order = shuffled(clients, generator(seed, "sample", round))
         chains = [tuple(order[i : i + self.length]) for i in range(0, len(order), self.length)]
         return chains[: self._count(len(chains))]
@@ -40,5 +40,5 @@ class Chains(Simple):
         return max(1, int(self.fraction * chains + 0.5))
 
     def visits_once(self, rounds: int, population: int) -> bool:
-        """A single round of all chains does."""
+        """Tell whether this is a single round of all chains."""
         return rounds == 1 and self.fraction == 1

@@ -53,7 +53,7 @@ class DropoutPlanner:
         return self.inner.round(number)
 
     def merges(self, number: int) -> bool:
-        """As the wrapped planner."""
+        """Tell whether the wrapped planner merges."""
         return self.inner.merges(number)
 
     def missing(self, number: int) -> Mapping[str, str]:

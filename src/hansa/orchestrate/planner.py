@@ -1,4 +1,4 @@
-"""Which clients a round visits, and in which order: an orchestration opens a planner for a phase."""
+"""The clients a round visits, and their order: an orchestration opens a planner for a phase."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Chain = tuple[str, ...]
 
 
 class Scale(NamedTuple):
-    """How large a round is, as far as that is known before the first one: engines choose by it."""
+    """The size of a round, as far as that is known before the first one: engines choose by it."""
 
     chains: int = 1
     visits: int = 1
@@ -23,7 +23,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Roster:
-    """What a server may know of its clients before a phase begins."""
+    """The facts a server may know of its clients before a phase begins."""
 
     names: Sequence[str]
     sizes: Sequence[int]  # training samples
@@ -105,11 +105,11 @@ class SimplePlanner:
         return [Leg(chain) for chain in self.orchestration.plan(number, self.roster.names, self.roster.seed)]
 
     def merges(self, number: int) -> bool:
-        """Every round ends at the server."""
+        """Tell that every round ends at the server."""
         return True
 
     def missing(self, number: int) -> Mapping[str, str]:
-        """Nobody is missing."""
+        """Return nobody."""
         return {}
 
 

@@ -13,7 +13,7 @@ from hansa.seeds import generator
 
 
 def shuffled(clients: Sequence[str], rng: torch.Generator) -> list[str]:
-    """The clients in random order."""
+    """Return the clients in random order."""
     return [clients[i] for i in torch.randperm(len(clients), generator=rng).tolist()]
 
 
@@ -34,7 +34,7 @@ class Star(Simple):
         return min(wanted, population)
 
     def plan(self, round: int, clients: Sequence[str], seed: int) -> list[Chain]:
-        """A sample without repetition."""
+        """Sample without repetition."""
         order = shuffled(clients, generator(seed, "sample", round))
         return [(client,) for client in order[: self._count(len(clients))]]
 
@@ -43,7 +43,7 @@ class Star(Simple):
         return Scale(self._count(population), self._count(population))
 
     def visits_once(self, rounds: int, population: int) -> bool:
-        """Only a single round of all clients does."""
+        """Tell whether this is a single round of all clients."""
         return rounds == 1 and self._count(population) == population
 
 
@@ -58,7 +58,7 @@ class Sweep(Simple):
         require(good, f"The 'clients' of a sweep must be a whole number ≥ 1. Got {self.clients}.")
 
     def plan(self, round: int, clients: Sequence[str], seed: int) -> list[Chain]:
-        """The round's share of a random order of all clients, new for every pass."""
+        """Return the round's share of a random order of all clients, new for every pass."""
         turn, place = divmod(round, self._rounds(len(clients)))
         order, size = shuffled(clients, generator(seed, "sweep", turn)), self.clients or len(clients)
         return [(client,) for client in order[place * size : (place + 1) * size]]
@@ -71,5 +71,5 @@ class Sweep(Simple):
         return Scale(*2 * (min(self.clients or population, population),))
 
     def visits_once(self, rounds: int, population: int) -> bool:
-        """When there are enough rounds for one pass, and none too many."""
+        """Tell whether there are enough rounds for one pass, and none too many."""
         return rounds == self._rounds(population)

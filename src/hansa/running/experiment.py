@@ -1,4 +1,4 @@
-"""What a run is made of: phases in their order, on a task, a federation and an engine."""
+"""The parts of a run: phases in their order, on a task, a federation and an engine."""
 
 from __future__ import annotations
 

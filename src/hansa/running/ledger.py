@@ -1,4 +1,4 @@
-"""What a phase cost, client by client: visits, bytes each way, and floating-point operations."""
+"""The cost of a phase, client by client: visits, bytes each way, and floating-point operations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ledger:
 
     @property
     def visited(self) -> torch.Tensor:
-        """Which clients were visited at all."""
+        """A mask of the clients that were visited at all."""
         return torch.from_numpy(self._columns["visits"] > 0)
 
     def totals(self) -> dict[str, float]:

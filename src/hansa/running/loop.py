@@ -24,7 +24,7 @@ COMMIT_SECONDS = 1.0  # what a kill may cost; a resumed run repeats it bit for b
 
 
 class Journal(Protocol):
-    """Where the record of every round goes."""
+    """The place where the record of every round goes."""
 
     def write(self, record: Record) -> int:
         """Append a record and return the journal's new length."""

@@ -91,7 +91,7 @@ class PhaseRun:
 
     @functools.cached_property
     def side(self) -> ClientSide:
-        """What happens where the data is."""
+        """The client's side of the phase, where the data is."""
         before = self.previous
         return ClientSide(
             self.algorithm,
@@ -124,7 +124,7 @@ class PhaseRun:
 
     @property
     def context(self) -> PhaseContext:
-        """What engines need to know of the phase."""
+        """The facts that engines need to know of the phase."""
         scale = self.phase.orchestration.scale(len(self.names))
         looked_at = self.phase.remember != "nothing"
         deadline, suite = self.phase.deadline, self.experiment.suite
@@ -134,14 +134,14 @@ class PhaseRun:
 
     @functools.cached_property
     def planner(self) -> Planner:
-        """Who is visited, round by round."""
+        """The planner of who is visited, round by round."""
         sizes = self.federation.sizes()
         roster = Roster(self.names, [sizes[name] for name in self.names], self.sampling_seed, self.described)
         return self.phase.orchestration.open(roster)
 
     @property
     def described(self) -> dict[str, torch.Tensor]:
-        """What earlier phases learnt about single clients; the latest to describe a client counts."""
+        """The knowledge of earlier phases about single clients; the latest to describe a client counts."""
         before = self.previous
         return {**before.described, **before.algorithm.describes(before.server)} if before else {}
 
@@ -171,7 +171,7 @@ class PhaseRun:
 
     @functools.cached_property
     def setup_bytes(self) -> int:
-        """What a client must be told once before it can take part: learnt leaves that are not broadcast every round."""
+        """The bytes a client must be sent once before it can take part: learnt leaves not broadcast every round."""
         everyone_was_told = self.previous is not None and self.previous.algorithm.one_shot
         known = (self.previous if everyone_was_told and self.previous else self.experiment).task.params()
         told = pick("model", self.broadcast())

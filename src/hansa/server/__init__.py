@@ -1,1 +1,1 @@
-"""What a server does with a cohort's displacements: optimisers and robust rules."""
+"""The server's use of a cohort's displacements: optimisers and robust rules."""

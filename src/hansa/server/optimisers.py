@@ -1,4 +1,4 @@
-"""What the server does with the mean displacement of a cohort: Reddi et al., Adaptive Federated Optimization (2021)."""
+"""Server steps along the mean displacement of a cohort: Reddi et al., Adaptive Federated Optimization (2021)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ServerOptimiser(ABC):
     __slots__ = ()
 
     def init(self, params: Tree) -> Tree:
-        """State before the first round."""
+        """Return the state before the first round."""
         return {}
 
     @abstractmethod
     def step(self, params: Tree, delta: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """New parameters and new state."""
+        """Return new parameters and new state."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class SGD(ServerOptimiser):
         require(0 <= self.momentum < 1, f"The 'momentum' of the server's SGD must lie in [0, 1). Got {self.momentum}.")
 
     def init(self, params: Tree) -> Tree:
-        """Zero velocity."""
+        """Return zero velocity."""
         return zeros_like(params) if self.momentum else {}
 
     def step(self, params: Tree, delta: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """One step along the velocity."""
+        """Take one step along the velocity."""
         velocity = add(scale(state, self.momentum), delta) if self.momentum else delta
         return combine(params, velocity, self._moved), velocity if self.momentum else {}
 
@@ -68,16 +68,16 @@ class Adam(ServerOptimiser):
             require(0 <= value < 1, f"The '{name}' of {label} must lie in [0, 1). Got {value}.")
 
     def init(self, params: Tree) -> Tree:
-        """No momentum yet, and the smallest second moment."""
+        """Start without momentum, and with the smallest second moment."""
         second = {key: torch.full_like(leaf, self.tau**2) for key, leaf in params.items()}
         return nest("first", zeros_like(params)) | nest("second", second)
 
     def second_moment(self, second: Tensor, delta: Tensor) -> Tensor:
-        """`β₂v + (1−β₂)Δ²`."""
+        """Return `β₂v + (1−β₂)Δ²`."""
         return self.beta2 * second + (1 - self.beta2) * delta.square()
 
     def step(self, params: Tree, delta: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """One adaptive step."""
+        """Take one adaptive step."""
         first = add(scale(pick("first", state), self.beta1), scale(delta, 1 - self.beta1))
         second = combine(pick("second", state), delta, self.second_moment)
         direction = combine(first, second, lambda m, v: m / (v.sqrt() + self.tau))
@@ -89,6 +89,6 @@ class Yogi(Adam):
     """FedYogi: as FedAdam with `v ← v − (1−β₂)·Δ²·sign(v − Δ²)`, which forgets large steps more slowly."""
 
     def second_moment(self, second: Tensor, delta: Tensor) -> Tensor:
-        """`v − (1−β₂)·Δ²·sign(v − Δ²)`."""
+        """Return `v − (1−β₂)·Δ²·sign(v − Δ²)`."""
         square = delta.square()
         return second - (1 - self.beta2) * square * torch.sign(second - square)

@@ -1,4 +1,4 @@
-"""What a server takes from uploads of which some may be wrong: rules in place of the mean.
+"""Robust rules in place of the mean, for uploads of which some may be wrong.
 
 A rule sees a round as a matrix, one row for every client, and gives back one row.
 """
@@ -26,7 +26,7 @@ class Rule(ABC):
 
     @abstractmethod
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """One row from those of all clients; where `weighted`, by their weights."""
+        """Return one row from those of all clients; where `weighted`, by their weights."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Median(Rule):
     """
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """The middle of every column."""
+        """Return the middle of every column."""
         return middle(rows, (len(rows) - 1) // 2)
 
 
@@ -56,7 +56,7 @@ class TrimmedMean(Rule):
         require(0 <= self.beta < 0.5, f"The 'beta' of the trimmed mean must lie in [0, 0.5). Got {self.beta}.")
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """The mean of what is left of every column."""
+        """Return the mean of what is left of every column."""
         return middle(rows, int(self.beta * len(rows) + 1e-9))  # 0.29 × 100 is a little less than 29
 
 
@@ -77,12 +77,12 @@ class Krum(Rule):
         require(self.selected >= 1, f"The 'selected' of Krum must be a whole number ≥ 1. Got {self.selected}.")
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """The mean of the rows with the lowest scores."""
+        """Return the mean of the rows with the lowest scores."""
         kept = self.scores(rows).argsort(stable=True)[: self.selected]
         return rows[kept].mean(0)
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Of every row, the sum of squared distances to its nearest ones."""
+        """Return for every row the sum of squared distances to its nearest ones."""
         n, least = len(rows), max(2 * self.byzantine + 3, self.selected)
         says = f"Krum with byzantine = {self.byzantine} and selected = {self.selected} needs {least} uploads in a round"
         require(n >= least, f"{says}. Got {n}: visit more clients, or lower these settings.")
@@ -108,7 +108,7 @@ class NormBound(Rule):
         require(good, f"The 'bound' of norm-bound must be a number > 0 or 'median'. Got {self.bound}.")
 
     def combine(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """The weighted mean of shortened rows."""
+        """Return the weighted mean of shortened rows."""
         lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
         bound = float(middle(lengths[:, None], (len(rows) - 1) // 2)) if self.bound == "median" else self.bound
         factors = (bound / lengths.clamp(min=1e-300)).clamp(max=1.0)
@@ -116,7 +116,7 @@ class NormBound(Rule):
 
 
 def middle(rows: Tensor, drop: int) -> Tensor:
-    """The mean of every column without so many of its largest and of its smallest numbers."""
+    """Return the mean of every column without so many of its largest and of its smallest numbers."""
     if not drop:
         return rows.mean(0)
     return torch.cat([part.sort(0).values[drop:-drop].mean(0) for part in torch.split(rows, COLUMNS, 1)])

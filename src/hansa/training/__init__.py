@@ -1,1 +1,1 @@
-"""What a client does between receiving and uploading: the one loop, its objectives and gradients."""
+"""The client's work between receiving and uploading: the one loop, its objectives and gradients."""

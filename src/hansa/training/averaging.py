@@ -45,7 +45,7 @@ class Averages(TrainsOnce):
 
     @property
     def training(self) -> LocalTraining:
-        """How a client trains."""
+        """The client's local training."""
         return self.local
 
     @abstractmethod

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """A batch of images in the faster layout; anything else as it is."""
+    """Return a batch of images in the faster layout; anything else as it is."""
     return x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 @contextmanager
 def channels_last_gradients(module: nn.Module) -> Iterator[None]:
-    """While this lasts, gradients come out of flattening layers in the layout that went in.
+    """Lay out gradients of flattening layers as their inputs were, while this lasts.
 
     Without it they come back with channels first, and the pooling before copies its own gradient there and back.
     """

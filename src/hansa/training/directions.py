@@ -1,4 +1,4 @@
-"""Which way a step goes: the gradient of its batch, or something made of several gradients."""
+"""The direction of a step: the gradient of its batch, or something made of several gradients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Direction(ABC):
     @property
     @abstractmethod
     def slopes(self) -> int:
-        """How many gradients a step takes."""
+        """The number of gradients a step takes."""
 
     @abstractmethod
     def of(self, slope: Slope, weights: Tree, given: Tree) -> Tree:
@@ -51,7 +51,7 @@ class Plain(Direction):
         return 1
 
     def of(self, slope: Slope, weights: Tree, given: Tree) -> Tree:
-        """`∇f(w)`."""
+        """Return `∇f(w)`."""
         return slope(weights)
 
 
@@ -72,7 +72,7 @@ class VarianceReduced(Direction):
         return 2
 
     def of(self, slope: Slope, weights: Tree, given: Tree) -> Tree:
-        """`∇f(w) − ∇f(x)`, with x among the given leaves."""
+        """Return `∇f(w) − ∇f(x)`, with x among the given leaves."""
         here, there = slope(weights), slope(pick(REFERENCE, given))
         return subtract(here, {key: there[key] for key in here})
 

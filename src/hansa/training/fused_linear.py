@@ -29,7 +29,7 @@ class FusedLinear:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While this lasts, every pass through the layers is noted."""
+        """Note every pass through the layers while this lasts."""
         handles = [layer.register_forward_hook(self._watch(key)) for key, layer in self.layers.items()]
         try:
             yield
@@ -46,14 +46,14 @@ class FusedLinear:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """`W ← W − lr · Gᵀ X` for everything seen since the last step."""
+        """Take the step `W ← W − lr · Gᵀ X` for everything seen since the last one."""
         for key, x, slope in self.seen:
             self.weights[key].addmm_(slope.T, x, alpha=-lr)
         self.seen.clear()
 
 
 def _linear(module: nn.Module) -> dict[str, nn.Linear]:
-    """Linear layers by the name of their weight; none in a network that may use a layer's weight in ways of its own."""
+    """Return linear layers by their weight's name; none in a network that may use a weight in ways of its own."""
     children = dict(module.named_children())
     known = children.keys() == {"features", "head"} and all(plain(child) for child in children.values())
     parts = module.named_modules() if known else ()
@@ -61,5 +61,5 @@ def _linear(module: nn.Module) -> dict[str, nn.Linear]:
 
 
 def _fits(key: str, weights: Mapping[str, Tensor]) -> bool:
-    """Whether a layer's weight is large and trains, and its bias too, through which the gradient will pass."""
+    """Tell whether a layer's weight is large and trains, and its bias too, through which the gradient will pass."""
     return key in weights and weights[key].numel() >= WIDE and f"{key.removesuffix('weight')}bias" in weights

@@ -38,7 +38,7 @@ def draws(module: nn.Module) -> bool:
 
 
 def plain(module: nn.Module, *, convolutions: bool = True) -> bool:
-    """Whether a network treats every sample by itself, in training as in use."""
+    """Tell whether a network treats every sample by itself, in training as in use."""
     allowed = PLAIN + CONVOLUTIONS if convolutions else PLAIN
     known = (type(part) in allowed or getattr(part, "sample_by_sample", False) for part in module.modules())
     return all(known) and next(module.buffers(), None) is None

@@ -1,4 +1,4 @@
-"""Which leaves of a model a setting means: parts, patterns, several of them, or all but some."""
+"""The leaves of a model that a setting means: parts, patterns, several of them, or all but some."""
 
 from __future__ import annotations
 

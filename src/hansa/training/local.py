@@ -27,7 +27,7 @@ from hansa.tree import Tree, copy
 
 @dataclass(frozen=True, eq=False)
 class Correction:
-    """What an algorithm adds to every gradient: `strength·(w − anchor) + shift`.
+    """A term that an algorithm adds to every gradient: `strength·(w − anchor) + shift`.
 
     A proximal term is a pull towards an anchor, a control variate or a linear term of the objective a constant shift.
     Leaves that are missing from `anchor` or `shift` are not corrected.  An anchor that `follow`s moves by that share
@@ -126,7 +126,7 @@ class LocalTraining:
 
 
 class Trained(NamedTuple):
-    """What a turn of local training gives back."""
+    """The result of a turn of local training."""
 
     params: Tree  # all leaves; those that do not train are the ones that came in
     steps: int
@@ -177,7 +177,7 @@ class Turn:
 
     @property
     def fewest(self) -> int:
-        """How many samples a batch must have at least, where there are as many."""
+        """The least number of samples of a batch, where there are as many."""
         return 2 if uses_batch_statistics(self.task.module) else 1
 
     def flops(self, size: int) -> float:

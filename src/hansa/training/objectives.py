@@ -1,4 +1,4 @@
-"""What local training minimises: a piece, so that one training loop serves classification, regression and alignment."""
+"""The objective of local training: a piece, so that one loop serves classification, regression and alignment."""
 
 from __future__ import annotations
 

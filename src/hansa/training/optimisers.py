@@ -1,4 +1,4 @@
-"""How a gradient moves a weight: SGD, Adam and AdamW, in place, for one client or for many stacked.
+"""Optimisers that move a weight: SGD, Adam and AdamW, in place, for one client or for many stacked.
 
 What an optimiser remembers of a weight are tensors of the weight's shape; a stack of clients has one more dimension in
 front, of both.  All arithmetic is leaf by leaf, so the same lines serve one client and many.
@@ -36,7 +36,7 @@ def memory(names: Iterable[str], weights: Mapping[str, Tensor], before: Tree, st
 
 @torch.no_grad()
 def sgd(weight: Tensor, gradient: Tensor, rate: float, momentum: float, velocity: Tensor | None) -> None:
-    """`v ← β·v + g`, `w ← w − η·v`."""
+    """Step by `v ← β·v + g`, `w ← w − η·v`."""
     if velocity is not None:
         gradient = velocity.mul_(momentum).add_(gradient)
     weight.sub_(gradient, alpha=rate)
@@ -53,7 +53,7 @@ def adam(
     second: Tensor,
     steps: Tensor,
 ) -> None:
-    """Kingma and Ba (2015): `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − η·m̂/(√v̂ + ε)`."""
+    """Step by Kingma and Ba (2015): `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − η·m̂/(√v̂ + ε)`."""
     one, two = betas
     first.mul_(one).add_(gradient, alpha=1 - one)
     second.mul_(two).addcmul_(gradient, gradient, value=1 - two)

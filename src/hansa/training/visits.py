@@ -48,7 +48,7 @@ class TrainsLocally(Algorithm):
     @property
     @abstractmethod
     def training(self) -> LocalTraining:
-        """How a client trains; engines estimate the cost of a visit by it."""
+        """The client's local training; engines estimate the cost of a visit by it."""
 
     @abstractmethod
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:

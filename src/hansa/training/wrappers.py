@@ -35,48 +35,48 @@ class Wrapper(Algorithm):
 
     @property
     def uplink(self) -> Mapping[str, Role]:
-        """As the wrapped algorithm's."""
+        """The wrapped algorithm's own."""
         return self.inner.uplink
 
     @property
     def personal(self) -> bool:
-        """As the wrapped algorithm."""
+        """Whether the wrapped algorithm is personal."""
         return self.inner.personal
 
     @property
     def one_shot(self) -> bool:
-        """As the wrapped algorithm."""
+        """Whether the wrapped algorithm is one-shot."""
         return self.inner.one_shot
 
     @property
     def local_labels(self) -> bool:
-        """As the wrapped algorithm."""
+        """Whether the wrapped algorithm has local labels."""
         return self.inner.local_labels
 
     @property
     def exchanges(self) -> int:
-        """As the wrapped algorithm's."""
+        """The wrapped algorithm's own."""
         return self.inner.exchanges
 
     @property
     def no_chains(self) -> str:
-        """As the wrapped algorithm."""
+        """The wrapped algorithm's own reason."""
         return self.inner.no_chains
 
     def server_init(self, task: Task) -> Tree:
-        """As the wrapped algorithm."""
+        """Return the wrapped algorithm's state."""
         return self.inner.server_init(task)
 
     def client_init(self, task: Task, data: ClientData) -> Tree:
-        """As the wrapped algorithm."""
+        """Return the wrapped algorithm's state of a client."""
         return self.inner.client_init(task, data)
 
     def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
-        """As the wrapped algorithm."""
+        """Return the wrapped algorithm's message."""
         return self.inner.broadcast(task, server, rng)
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
-        """As the wrapped algorithm."""
+        """Carry out the wrapped algorithm's visit."""
         return (yield from self.inner.visit(task, down, state, data, rng))
 
     def client_step(
@@ -86,41 +86,41 @@ class Wrapper(Algorithm):
         return drive(self.visit(task, down, state, data, rng), data, rng.initial_seed())
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """As the wrapped algorithm."""
+        """Take the wrapped algorithm's step."""
         return self.inner.server_step(task, server, cohort)
 
     def model(self, task: Task, server: Tree) -> Tree:
-        """As the wrapped algorithm."""
+        """Return the wrapped algorithm's model."""
         return self.inner.model(task, server)
 
     def serve(self, task: Task, server: Tree) -> Tree:
-        """As the wrapped algorithm, or from `model` where a wrapper changes that."""
+        """Serve as the wrapped algorithm does, or from `model` where a wrapper changes that."""
         if type(self).model is not Wrapper.model:
             return Algorithm.serve(self, task, server)
         return self.inner.serve(task, server)
 
     def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
-        """As the wrapped algorithm."""
+        """Deploy as the wrapped algorithm does."""
         return self.inner.deploy(task, served, state, data, rng)
 
     def outputs(self, task: Task, model: Tree, x: Tensor) -> Tensor:
-        """As the wrapped algorithm."""
+        """Return the wrapped algorithm's outputs."""
         return self.inner.outputs(task, model, x)
 
     def encode(self, sums: Tree) -> Tree:
-        """As the wrapped algorithm."""
+        """Encode as the wrapped algorithm does."""
         return self.inner.encode(sums)
 
     def decode(self, task: Task, wire: Tree) -> Tree:
-        """As the wrapped algorithm."""
+        """Decode as the wrapped algorithm does."""
         return self.inner.decode(task, wire)
 
     def describes(self, server: Tree) -> Mapping[str, Tensor]:
-        """As the wrapped algorithm."""
+        """Return the wrapped algorithm's descriptions."""
         return self.inner.describes(server)
 
     def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
-        """As the wrapped algorithm."""
+        """Forget as the wrapped algorithm does."""
         return self.inner.forget(task, server, gone)
 
 

@@ -72,7 +72,7 @@ class Cohort:
 
     @functools.cached_property
     def firsts(self) -> Tensor:
-        """Where each client's samples begin."""
+        """The place where each client's samples begin."""
         return self.counts.cumsum(0) - self.counts
 
     @functools.cached_property

@@ -18,7 +18,7 @@ class Kernel(Protocol):
 
     @property
     def name(self) -> str:
-        """What a run records."""
+        """The name that a run records."""
         ...
 
     def applies(self, turn: Turn, device: torch.device, *, forced: bool) -> bool:

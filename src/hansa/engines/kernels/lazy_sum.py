@@ -23,11 +23,11 @@ class Deltas(Protocol):
     """The displacements of one leaf by many clients' training."""
 
     def one(self, place: int) -> Tensor:
-        """One client's."""
+        """Return one client's displacement."""
         ...
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
-        """A linear combination, without making each."""
+        """Return a linear combination, without making each displacement."""
         ...
 
 
@@ -50,7 +50,7 @@ class LazySum:
 
     @classmethod
     def moved(cls, start: Tensor, terms: Iterable[tuple[float, Tensor | Delta]]) -> Tensor:
-        """A leaf after training: where it started, and what moved it."""
+        """Return a leaf after training, from its start and what moved it."""
         every: Terms = {id(start): (1.0, start)}
         for coefficient, term in terms:
             _accumulate(every, coefficient, term)
@@ -67,11 +67,11 @@ class LazySum:
         return _add_up(self.terms, self.shape, self.dtype)
 
     def scaled(self, factor: float) -> LazySum:
-        """`factor · self`."""
+        """Return `factor · self`."""
         return LazySum(self.shape, self.dtype, {key: (factor * c, term) for key, (c, term) in self.terms.items()})
 
     def plus(self, other: LazySum | Tensor, factor: float) -> LazySum:
-        """`self + factor · other`."""
+        """Return `self + factor · other`."""
         terms = dict(self.terms)
         if isinstance(other, LazySum):
             for coefficient, term in other.terms.values():
@@ -84,7 +84,7 @@ class LazySum:
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """What torch does with a lazy sum among its arguments: write it down if linear, else use the tensor."""
+        """Let torch take a lazy sum among its arguments: write it down if linear, else use the tensor."""
         if function is torch.zeros_like and not kwargs:
             return torch.zeros(args[0].shape, dtype=args[0].dtype)
         rule = _RULES.get(function.__name__) if not kwargs and len(args) == 2 else None
@@ -128,11 +128,11 @@ class LazySum:
     __radd__, __rmul__ = __add__, __mul__
 
     def detach(self) -> LazySum:
-        """Itself: no gradient flows through training."""
+        """Return the sum itself: no gradient flows through training."""
         return self
 
     def clone(self) -> LazySum:
-        """Itself: a lazy sum is never written to."""
+        """Return the sum itself: it is never written to."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -142,17 +142,17 @@ class LazySum:
 
 
 def dense(leaf: Tensor) -> Tensor:
-    """The tensor of a leaf that may be a lazy sum."""
+    """Return the tensor of a leaf that may be a lazy sum."""
     return leaf.tensor() if isinstance(leaf, LazySum) else leaf
 
 
 def dense_tree(tree: Tree) -> Tree:
-    """A tree of tensors only."""
+    """Return a tree of tensors only."""
     return {key: dense(leaf) for key, leaf in tree.items()}
 
 
 def dense_all(value: Any) -> Any:
-    """Arguments of a function with every lazy sum made a tensor."""
+    """Return the arguments of a function with every lazy sum made a tensor."""
     if isinstance(value, LazySum):
         return value.tensor()
     if isinstance(value, (tuple, list)):
@@ -161,7 +161,7 @@ def dense_all(value: Any) -> Any:
 
 
 def total(leaves: Iterable[LazySum], shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """The sum of many lazy sums: one product for each set of deltas."""
+    """Return the sum of many lazy sums: one product for each set of deltas."""
     terms: Terms = {}
     for leaf in leaves:
         for coefficient, term in leaf.terms.values():

@@ -141,13 +141,13 @@ class WeightDeltas:
         self.x, self.coordinates, self.sizes = x, coordinates, sizes
 
     def one(self, place: int) -> Tensor:
-        """One client's."""
+        """Return one client's displacement."""
         first = sum(self.sizes[:place])
         rows = slice(first, first + self.sizes[place])
         return self._product(self.coordinates[rows].neg(), rows).cpu()
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
-        """`−Σ_k c_k X_kᵀ D_k`, one product."""
+        """Return `−Σ_k c_k X_kᵀ D_k`, one product."""
         return self.summed([coefficients.get(place, 0.0) for place in range(len(self.sizes))])
 
     def summed(self, coefficients: Sequence[float]) -> Tensor:
@@ -211,7 +211,7 @@ class Heads:
         return nn.functional.linear(x, leaves[WEIGHT].to(self.device), bias)
 
     def deltas(self) -> dict[str, WeightDeltas]:
-        """What training moved, by leaf."""
+        """Return the displacements by training, by leaf."""
         moved = {WEIGHT: WeightDeltas(self.x, self.coordinates, self.sizes)}
         return moved | ({BIAS: BiasDeltas(self.x, self.coordinates, self.sizes)} if self.biased else {})
 
@@ -257,23 +257,23 @@ class _Steps:
         self.lane = torch.arange(len(y), device=y.device)[:, None]
 
     def whole(self) -> None:
-        """A step on all samples of every client."""
+        """Take a step on all samples of every client."""
         logits = torch.baddbmm(self._fixed(slice(None)), self.gram, self.moved, alpha=-1.0)
         self._step(slice(None), logits, self.share)
 
     def part(self, batch: Tensor) -> None:
-        """A step on a batch of every client; the last column stands for no sample."""
+        """Take a step on a batch of every client; the last column stands for no sample."""
         place = (self.lane, batch)
         logits = torch.baddbmm(self._fixed(place), self.gram[place], self.moved, alpha=-1.0)
         self._step(place, logits, self._shares(self.there[place]))
 
     def _shares(self, there: Tensor) -> Tensor:
-        """What a sample counts in the mean of its batch, over the temperature."""
+        """Return each sample's share in the mean of its batch, over the temperature."""
         there = there.to(self.heads.x.dtype)
         return (there / (there.sum(1, keepdim=True) * self.heads.temperature))[..., None]
 
     def _step(self, place: Place, logits: Tensor, share: Tensor) -> None:
-        """The gradient of the mean cross-entropy in closed form: softmax minus target, sample by sample."""
+        """Follow the gradient of the mean cross-entropy in closed form: softmax minus target, sample by sample."""
         temperature = self.heads.temperature
         logits = logits if temperature == 1.0 else logits.div_(temperature)
         likely = (logits if self.labels is None else only(self.labels, logits)).softmax(2)
@@ -287,7 +287,7 @@ class _Steps:
             self.moved.add_(self.velocity, alpha=lr)
 
     def _fixed(self, place: Place) -> Tensor:
-        """α X W_0 + β X a + γ X s for the rows asked for."""
+        """Return α X W_0 + β X a + γ X s for the rows asked for."""
         parts = [(self.numbers[name], logits) for name, logits in self.base.items() if self.numbers[name]]
         first = parts[0][1][place] * parts[0][0] if parts[0][0] != 1.0 else parts[0][1][place]
         for number, logits in parts[1:]:
@@ -295,7 +295,7 @@ class _Steps:
         return first
 
     def _decay(self) -> None:
-        """Everything in the gradient that does not look at samples, and its share of the step."""
+        """Apply everything in the gradient that does not look at samples, and its share of the step."""
         training = self.heads.training
         shrink = self.heads.pull + training.weight_decay
         if self.velocity is not None:

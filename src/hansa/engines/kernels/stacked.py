@@ -95,7 +95,7 @@ def _learn(cohort: Cohort, device: torch.device) -> Iterator[tuple[Sequence[int]
 
 
 class StackedDeltas:
-    """What training moved one leaf by, for every client of a stack."""
+    """The displacements of one leaf by training, for every client of a stack."""
 
     def __init__(self, steps: Tensor):
         self.steps = steps
