@@ -237,14 +237,14 @@ MUTANTS = (
         "running/evaluate.py",
         'run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + 8 * len(rows))',
         "pass",
-        "tests/core tests/laws tests/engines",
+        "tests/laws/test_provenance.py",
     ),
     Mutant(
         "a leaf is averaged over those who did not send it",
         "payload.py",
         "return {key: leaf / (self.weight - self.without.get(key, 0.0)) for key, leaf in self.sums.items()}",
         "return {key: leaf / self.weight for key, leaf in self.sums.items()}",
-        "tests/laws tests/core",
+        "tests/core/test_payload.py",
     ),
     Mutant(
         "models under way are lost at a resume",
@@ -279,7 +279,7 @@ MUTANTS = (
         "plan/rates.py",
         "before = Before.of_run(plan.start.run) if plan.start is not None else Before()",
         "before = Before()",
-        "tests/core",
+        "tests/core/test_pipeline.py tests/core/test_plans.py",
     ),
 )
 

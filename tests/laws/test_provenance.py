@@ -18,6 +18,7 @@ from hansa.engines import vectorised
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import Stacked
 from hansa.engines.vectorised import Vectorised
+from hansa.io import wire
 from hansa.io.store import MemoryStore
 from hansa.models.dense import Linear
 from hansa.orchestrate.chains import Chains
@@ -163,6 +164,13 @@ def test_the_best_is_chosen_by_validation_samples_and_never_by_test_samples(monk
     assert [record.get("deployed") for record in journal.records] == [None, None, 2]
     monkeypatch.setattr(loop, "evaluate", lambda *_, **__: Evaluation({}))
     assert equal(run.server, outcome(experiment(FedAvg(LOCAL), rounds=2))[0].server)
+
+
+def test_evaluations_on_clients_samples_are_charged() -> None:
+    """Each of the seven clients receives the model it is to evaluate, and sends a row of eight bytes a column."""
+    run, journal = outcome(experiment(FedAvg(LOCAL), rounds=2, orchestration=Star(3)))
+    rows = run.store.get("0/scores/2") or {}
+    assert journal.records[1]["bytes_evaluate"] == 7 * (wire.size(run.served()) + 8 * len(rows))
 
 
 def test_the_start_of_a_phase_is_the_end_of_the_one_before() -> None:
