@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _usage(error: Exception) -> int:
-    """Wrong words on the command line are shown as such; anything else is a defect and keeps its traceback."""
+    """Show wrong words on the command line as such; anything else is a defect and keeps its traceback."""
     from typer import Abort
 
     show = getattr(error, "show", None)

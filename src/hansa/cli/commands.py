@@ -213,7 +213,7 @@ def compare(
 
 
 def _run_or_plan(name: str, seed: int | None, out: Path) -> Path:
-    """A run folder as it is; a plan is run first, in a folder of its own under `out`."""
+    """Return a run folder as it is; run a plan first, in a folder of its own under `out`."""
     from hansa import api
     from hansa.cli.console import live
     from hansa.plan.files import read_plan

@@ -1,4 +1,4 @@
-"""What a person sees: the run folder first, a live bar with the headline metric and cost, and tables."""
+"""The console output: the run folder first, a live bar with the headline metric and cost, and tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _round_watcher(bar: Progress, plan: Plan) -> Watch:
 
 
 def _headline(record: Record) -> str:
-    """The one number of an evaluation, with its metric's name where that is not the accuracy everybody expects."""
+    """Return the one number of an evaluation, with its metric's name where that is not the expected accuracy."""
     found = headline(record["metrics"])
     if found is None:
         return "diverged"
@@ -85,12 +85,12 @@ def _extraction_watcher(bar: Progress) -> Extraction:
 
 
 def show_summary(run: Run) -> None:
-    """A run's phases in a table."""
+    """Show a run's phases in a table."""
     show_comparison([run])
 
 
 def show_comparison(runs: Sequence[Run]) -> None:
-    """Runs and their phases in one table; metrics are those before a phase and of what it deploys in the end."""
+    """Show runs and their phases in one table; metrics are those before a phase and of what it deploys in the end."""
     rows = comparison(runs)
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title in ("run", "phase"):
@@ -105,13 +105,13 @@ def show_comparison(runs: Sequence[Run]) -> None:
 
 
 def _metric_titles(rows: Sequence[Row]) -> str:
-    """The heading of the metrics' column: one metric, or all that head a row."""
+    """Return the heading of the metrics' column: one metric, or all that head a row."""
     found = dict.fromkeys(row.headline.column.facts.title for row in rows if row.headline)
     return " / ".join(found) or "metric"
 
 
 def _change(row: Row) -> str:
-    """The headline before and after a phase, where the same test sets evaluated both."""
+    """Return the headline before and after a phase, where the same test sets evaluated both."""
     found = row.headline
     if found is None:
         return "diverged" if row.metrics else "–"
@@ -120,7 +120,7 @@ def _change(row: Row) -> str:
 
 
 def show_catalogue(kind: str | None) -> None:
-    """Plans and pieces with their one-line descriptions."""
+    """Show plans and pieces with their one-line descriptions."""
     kinds = ("plan", *CATALOGUE)
     if kind is not None and kind not in kinds:
         raise HansaError(f"There is no kind '{kind}' to list.{did_you_mean(kind, kinds)}")

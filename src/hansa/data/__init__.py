@@ -1,4 +1,4 @@
-"""From a user's data to clients: sources, partitions, the federation, and how the data is distributed."""
+"""The path from a user's data to clients: sources, partitions, the federation, and how the data is distributed."""
 
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.dataset import Dataset, Partition, Samples, Source

@@ -14,7 +14,7 @@ from hansa.errors import HansaError, require
 
 
 def inputs(x: Any, what: str, *, tokens: bool = False) -> Array:
-    """Inputs in one of four forms: float32 n × features, uint8 images with channels last, int64 n × tokens, n texts."""
+    """Return one of four forms: float32 n × features, uint8 images (channels last), int64 n × tokens, n texts."""
     x = np.asarray(x)
     if x.dtype.kind == "U" and x.ndim == 1 and x.size:
         texts: Array = x
@@ -72,7 +72,7 @@ def dataset_from_arrays(
     tokens: bool = False,
     target: Kind | None = None,
 ) -> Dataset:
-    """A data set from arrays; whole numbers in `x` are features unless `tokens`.
+    """Build a data set from arrays; whole numbers in `x` are features unless `tokens`.
 
     Labels that are whole numbers or text are classes unless `target` is "real"; for floats it must be set.  A real
     target is one number a sample, or several (n × targets).

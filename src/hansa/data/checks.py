@@ -14,7 +14,7 @@ def _named(piece: object, setting: str) -> str:
 
 
 def whole(piece: object, setting: str, least: int = 1, *, optional: bool = False) -> None:
-    """A whole number of at least `least`; None too where it is optional."""
+    """Require a whole number of at least `least`; None too where it is optional."""
     value = getattr(piece, setting)
     good = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
     require(
@@ -24,14 +24,14 @@ def whole(piece: object, setting: str, least: int = 1, *, optional: bool = False
 
 
 def number(piece: object, setting: str, least: float = 0.0) -> None:
-    """A finite number of at least `least`."""
+    """Require a finite number of at least `least`."""
     value = getattr(piece, setting)
     good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value) and float(value) >= least
     require(good, f"{_named(piece, setting)} must be a number >= {least:g}. Got {value!r}.")
 
 
 def share(piece: object, setting: str, *, zero: bool = False) -> None:
-    """A share below 1; above 0, or from 0 on where none at all makes sense."""
+    """Require a share below 1; above 0, or from 0 on where none at all makes sense."""
     value = getattr(piece, setting)
     good = isinstance(value, Real) and not isinstance(value, bool) and (0 < float(value) < 1 or (zero and value == 0))
     bounds = "at least 0 and below 1" if zero else "between 0 and 1"
@@ -39,7 +39,7 @@ def share(piece: object, setting: str, *, zero: bool = False) -> None:
 
 
 def one_of(piece: object, setting: str, known: Iterable[str], *, optional: bool = False) -> None:
-    """One of a few words; None too where it is optional."""
+    """Require one of a few words; None too where it is optional."""
     value, known = getattr(piece, setting), list(known)
     if value not in known and not (optional and value is None):
         choices = ", ".join(f"'{word}'" for word in known)

@@ -20,7 +20,7 @@ class View:
     index: Array
 
     def load(self) -> ClientData:
-        """The rows as tensors of their own."""
+        """Return the rows as tensors of their own."""
         return self.samples.take(self.index)
 
 
@@ -79,7 +79,7 @@ class FarClient:
 
     @property
     def train(self) -> ClientData:
-        """Refuse: the samples are not here."""
+        """Samples that are not here, so always refused."""
         raise HansaError("A client's samples are asked for where they are not: only an engine at its site has them.")
 
     test = validation = train
@@ -114,6 +114,6 @@ class IndexedClients(Mapping[str, OwnClient]):
 
 
 def whole_client(train: Samples, test: Samples | None) -> OwnClient:
-    """A client with arrays of its own, whatever their width."""
+    """Return a client with arrays of its own, whatever their width."""
     held = None if test is None else View(test, np.arange(len(test)))
     return OwnClient(View(train, np.arange(len(train))), held)

@@ -34,7 +34,7 @@ class Samples:
         return len(self.y)
 
     def take(self, index: Array) -> ClientData:
-        """Some samples as tensors a model reads: images become channels × H × W in [0, 1]."""
+        """Return some samples as tensors a model reads: images become channels × H × W in [0, 1]."""
         x = self.x[index]
         if x.dtype.kind == "U":
             raise HansaError("The inputs are text, and a model reads numbers: set data.features to a text encoder.")
@@ -61,13 +61,13 @@ class ChosenSamples(Samples):
         return inputs
 
     def take(self, index: Array) -> ClientData:
-        """Some samples as tensors, read from where they are."""
+        """Return some samples as tensors, read from where they are."""
         return self.samples.take(self.index[index])
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What a source delivers: samples, their target, and whatever names of clients and domains came with them."""
+    """The data a source delivers: samples, their target, and any names of clients and domains that came with them."""
 
     train: Samples
     target: Target
@@ -85,7 +85,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
 
@@ -93,7 +93,7 @@ class Source(Protocol):
     """A piece that loads a data set."""
 
     def load(self) -> Dataset:
-        """Read it, or say in one sentence why not."""
+        """Read the data set, or tell in one sentence why not."""
         ...
 
 
@@ -101,5 +101,5 @@ class Partition(Protocol):
     """A piece that divides samples among clients."""
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """Sample numbers by client: every sample of the data set at most once, no client empty."""
+        """Return sample numbers by client: every sample of the data set at most once, no client empty."""
         ...

@@ -57,7 +57,7 @@ class Federation:
     encoding: Encoding | None = None  # how a table's columns became inputs, where the data came from a table
 
     def far(self) -> Federation:
-        """Return what a server may know of clients whose samples are elsewhere: names and numbers of samples."""
+        """Return the facts a server may know of clients whose samples are elsewhere: names and numbers of samples."""
         found = {name: _far(client) for name, client in self.clients.items()}
         return replace(self, clients=found)
 
@@ -73,28 +73,28 @@ class Federation:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     def sizes(self) -> dict[str, int]:
-        """Training samples of every client."""
+        """Count the training samples of every client."""
         return {name: client.size for name, client in self.clients.items()}
 
     def label_counts(self) -> Array:
-        """Training samples by client and class (clients × classes), without loading any input."""
+        """Count training samples by client and class (clients × classes), without loading any input."""
         counts = np.zeros((len(self.clients), self.num_classes), dtype=np.int64)
         for row, client in enumerate(self.clients.values()):
             counts[row] = np.bincount(_labels(client), minlength=self.num_classes)
         return counts
 
     def target_moments(self) -> tuple[Array, Array]:
-        """Mean and deviation of a real target on every client's training samples, each clients × targets."""
+        """Return the mean and deviation of a real target on every client's training samples, each clients × targets."""
         labels = [_labels(client).astype(np.float64) for client in self.clients.values()]
         means = np.asarray([y.mean(axis=0) for y in labels])
         return means, np.asarray([y.std(axis=0) for y in labels])
 
     def describe(self) -> str:
-        """One line on how many clients, samples, classes or targets, test and validation samples there are."""
+        """Tell in one line how many clients, samples, classes or targets, test and validation samples there are."""
         sizes = np.asarray(list(self.sizes().values()))
         spread = f"{sizes.min()} to {sizes.max()} each, median {np.median(sizes):g}"
         line = f"{len(sizes)} clients with {sizes.sum()} training samples ({spread}) of {_described(self.target)}"
@@ -158,7 +158,7 @@ def build_federation(
 
 
 def _parts(data: Dataset, partition: Partition, rng: np.random.Generator) -> dict[str, Array]:
-    """Sorted sample numbers by client, in the order of their names."""
+    """Return sorted sample numbers by client, in the order of their names."""
     found = partition.split(data, rng)
     parts = {name: np.sort(np.asarray(found[name], dtype=np.int64)) for name in sorted(found)}
     _check_parts(parts, len(data.train), type(partition).__name__)
@@ -166,7 +166,7 @@ def _parts(data: Dataset, partition: Partition, rng: np.random.Generator) -> dic
 
 
 def _divide(data: Dataset, parts: Mapping[str, Array], test: TestSplit, seed: int) -> Division:
-    """Test samples first and validation samples from what is left, so that test sets do not depend on validation."""
+    """Cut test samples first and validation samples from the rest, so that test sets do not depend on validation."""
     division = _with_tests(data, parts, test, numpy_generator(seed, "data", "local test"))
     if test.validation == 0:
         return division
@@ -185,7 +185,7 @@ def _with_tests(data: Dataset, parts: Mapping[str, Array], test: TestSplit, rng:
 
 
 def _encoded(data: Dataset, encoding: Encoding) -> Dataset:
-    """Every sample of a table filled and scaled, training, validation and test samples alike."""
+    """Fill and scale every sample of a table, training, validation and test samples alike."""
     train = Samples(inputs(encoding.apply(data.train.x), "The table"), data.train.y)
     if data.test is None:
         return replace(data, train=train, rule=None)
@@ -194,14 +194,14 @@ def _encoded(data: Dataset, encoding: Encoding) -> Dataset:
 
 
 def _clients(data: Dataset, division: Division) -> IndexedClients:
-    """Clients validate by themselves where they are tested by themselves."""
+    """Build the clients, which validate by themselves where they are tested by themselves."""
     tests = data.test if division.natural else data.train
     validation = division.validation if division.test else {}
     return IndexedClients(data.train, division.train, tests if division.test else None, division.test, validation)
 
 
 def _check_parts(parts: Mapping[str, Array], count: int, who: str) -> None:
-    """What the partition promised: clients, none empty, samples that exist, none twice."""
+    """Check what the partition promised: clients, none empty, samples that exist, none twice."""
     require(len(parts) > 0, f"The partition {who} made no clients.")
     for name, index in parts.items():
         require(len(index) > 0, f"Client '{name}' is left without samples by {who}; use fewer clients or leave it out.")
@@ -214,7 +214,7 @@ def _check_parts(parts: Mapping[str, Array], count: int, who: str) -> None:
 
 
 def _natural_tests(data: Dataset, parts: Mapping[str, Array]) -> dict[str, Array]:
-    """Test samples that carry a client's name, by client; none where test samples belong to other people."""
+    """Return the test samples that carry a client's name, by client; none where they belong to other people."""
     if data.client_test is None:
         return {}
     order = np.argsort(data.client_test, kind="stable")
@@ -246,7 +246,7 @@ def federation_from_clients(
     *,
     target: Kind | None = None,
 ) -> Federation:
-    """A federation from arrays of each client: name → (x, y) or (x, y, x_test, y_test).  Input widths may differ.
+    """Build a federation from arrays by client: name → (x, y) or (x, y, x_test, y_test).  Input widths may differ.
 
     With `class_names` clients may hold one class each, or all the same; float labels need `target`, as in
     `dataset_from_arrays`.
@@ -284,7 +284,7 @@ def _from_arrays(name: str, arrays: tuple[Any, ...], labels: list[Array]) -> Own
 
 
 def pooled_test(tests: Iterable[ClientData | None]) -> ClientData:
-    """All clients' test samples as one test set, where there is no global one."""
+    """Join all clients' test samples into one test set, where there is no global one."""
     held = [test for test in tests if test is not None]
     shapes = {tuple(test.x.shape[1:]) for test in held}
     if len(shapes) != 1:

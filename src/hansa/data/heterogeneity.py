@@ -26,7 +26,7 @@ class Heterogeneity:
     hellinger: Array  # distance (0 to 1) of every client's label distribution from the global one
 
     def summary(self) -> dict[str, float]:
-        """The figures of a table: ranges and means over clients."""
+        """Return the figures of a table: ranges and means over clients."""
         return {
             **_sizes(self.sizes),
             "classes_per_client_mean": float(self.classes_per_client.mean()),
@@ -47,7 +47,7 @@ class RealHeterogeneity:
     between: Array  # share of the target's variance that lies between clients: 0 equal means, 1 constant clients
 
     def summary(self) -> dict[str, float]:
-        """The figures of a table: ranges over clients, and how much of the variance lies between them."""
+        """Return the figures of a table: ranges over clients, and how much of the variance lies between them."""
         found = _sizes(self.sizes)
         for column, name in enumerate(self.names):
             found[f"{name}_mean_min"] = float(self.means[:, column].min())
@@ -67,7 +67,7 @@ def _sizes(sizes: Array) -> dict[str, float]:
 
 
 def distribution(federation: Federation) -> dict[str, Any]:
-    """The distribution of the labels over clients, as JSON takes it: counts of classes, or moments of a real target."""
+    """Return the distribution of labels over clients, for JSON: counts of classes, or moments of a real target."""
     told = {"clients": list(federation.clients), "target": target_to_table(federation.target)}
     if isinstance(federation.target, Real):
         sizes = np.asarray(list(federation.sizes().values()))
@@ -81,7 +81,7 @@ def distribution(federation: Federation) -> dict[str, Any]:
 
 
 def measure_real(names: Sequence[str], sizes: Array, means: Array, deviations: Array) -> RealHeterogeneity:
-    """All measures from sizes, and from means and deviations of the target on every client (clients × targets).
+    """Compute all measures from sizes, and from every client's means and deviations of the target (clients × targets).
 
     The variance of all samples is the weighted variance of the clients' means plus the weighted mean of their
     variances; the first part's share of it is what lies between clients.
@@ -93,7 +93,7 @@ def measure_real(names: Sequence[str], sizes: Array, means: Array, deviations: A
 
 
 def measure(counts: Array) -> Heterogeneity:
-    """All measures from a clients × classes matrix of sample counts."""
+    """Compute all measures from a clients × classes matrix of sample counts."""
     counts = np.asarray(counts)
     require(counts.ndim == 2 and counts.size > 0, f"Counts must be clients × classes. Got shape {counts.shape}.")
     empty = np.flatnonzero(counts.sum(axis=1) <= 0)
@@ -112,7 +112,7 @@ def measure(counts: Array) -> Heterogeneity:
 
 
 def mean_jaccard(present: Array, block: int = 1024) -> float:
-    """Mean over all K² ordered pairs of clients, each with itself included, of |C_k ∩ C_h| / |C_k ∪ C_h|.
+    """Return the mean over all K² ordered pairs of clients, each with itself included, of |C_k ∩ C_h| / |C_k ∪ C_h|.
 
     Equation 9 of the Fed3R article.  Equal class sets are counted once with their multiplicity, and pairs come in
     blocks, so 10,000 clients need neither a K × K matrix nor minutes.
@@ -130,20 +130,20 @@ def mean_jaccard(present: Array, block: int = 1024) -> float:
 
 
 def _divergence(left: Array, right: Array) -> Array:
-    """Kullback–Leibler divergence in bits along the last axis, with 0 · log 0 = 0."""
+    """Return the Kullback–Leibler divergence in bits along the last axis, with 0 · log 0 = 0."""
     ratio = np.divide(left, right, out=np.ones(np.broadcast_shapes(left.shape, right.shape)), where=left > 0)
     result: Array = (left * np.log2(ratio)).sum(axis=-1)
     return result
 
 
 def jensen_shannon(local: Array, overall: Array) -> Array:
-    """Jensen–Shannon divergence (not its root, the distance) in bits of every row from one distribution."""
+    """Return the Jensen–Shannon divergence (not its root, the distance) in bits of every row from one distribution."""
     middle = (local + overall) / 2
     everywhere = np.broadcast_to(overall, local.shape)
     return np.clip((_divergence(local, middle) + _divergence(everywhere, middle)) / 2, 0.0, 1.0)
 
 
 def hellinger(local: Array, overall: Array) -> Array:
-    """Hellinger distance √(1 − Σ √(p q)) of every row from one distribution."""
+    """Return the Hellinger distance √(1 − Σ √(p q)) of every row from one distribution."""
     distance: Array = np.sqrt(np.clip(1.0 - np.sqrt(local * overall).sum(axis=-1), 0.0, 1.0))
     return distance

@@ -12,7 +12,7 @@ from hansa.errors import HansaError, require
 
 
 def plain(values: Array, what: str) -> Array:
-    """A flat array of whole numbers or text; numbers such as 2.0 become 2."""
+    """Return a flat array of whole numbers or text; numbers such as 2.0 become 2."""
     values = np.asarray(values)
     require(values.dtype.kind != "O", f"{what} holds Python objects; give whole numbers or text.")
     require(values.ndim == 1, f"{what} must have one entry for every sample. Got an array of shape {values.shape}.")
@@ -32,7 +32,7 @@ def _require_whole(values: Array, what: str) -> None:
 
 
 def names(values: Array, what: str) -> Array:
-    """Names of clients or domains as text, none of them empty."""
+    """Return the names of clients or domains as text, none of them empty."""
     text: Array = plain(values, what).astype(str)
     empty = np.flatnonzero(np.char.str_len(text) == 0)
     if len(empty):
@@ -46,7 +46,7 @@ def numbered(
     target: Kind | None = None,
     what: str = "The label array 'y'",
 ) -> tuple[list[Array], Target]:
-    """Labels of several arrays (training, test …) under one target, which is never guessed from floats."""
+    """Number the labels of several arrays (training, test …) under one target, which is never guessed from floats."""
     require(target is None or target in KINDS, f'The \'target\' must be "real" or "classes". Got {target!r}.')
     parts = [np.asarray(part) for part in parts]
     if (target or _kind(parts, class_names, what)) == "real":
@@ -57,7 +57,7 @@ def numbered(
 
 
 def _kind(parts: Sequence[Array], class_names: Sequence[str] | None, what: str) -> Kind:
-    """Classes, unless the labels are floats: those may be either, and are asked about."""
+    """Return classes, unless the labels are floats: those may be either, and are asked about."""
     floats = [part for part in parts if part.dtype.kind == "f"]
     if class_names is not None or not floats:
         return "classes"
@@ -77,7 +77,7 @@ def _real_targets(parts: Sequence[Array], what: str) -> tuple[list[Array], Targe
 
 
 def real_numbers(values: Array, what: str) -> Array:
-    """Real targets as float32 of shape n × targets, all of them finite."""
+    """Return real targets as float32 of shape n × targets, all of them finite."""
     require(values.dtype.kind in "iuf", f"{what} must be numbers for a real target. Got {values.dtype}.")
     fits = values.ndim in (1, 2) and values.size > 0
     require(fits, f"{what} must be n or n × targets real numbers. Got an array of shape {values.shape}.")
@@ -92,7 +92,7 @@ def real_numbers(values: Array, what: str) -> Array:
 def class_numbers(
     parts: Sequence[Array], class_names: Sequence[str] | None = None, what: str = "The label array 'y'"
 ) -> tuple[list[Array], tuple[str, ...]]:
-    """Class numbers for several arrays of labels (training, test …) under one list of classes.
+    """Return class numbers for several arrays of labels (training, test …) under one list of classes.
 
     With `class_names`, whole numbers are positions in it and text is looked up in it.  Without, every label that
     occurs is a class.
@@ -137,7 +137,7 @@ def _look_up(labels: Array, known: Array, what: str) -> Array:
 
 
 def require_two_classes(y: Array, target: Target, where: str) -> None:
-    """There is nothing to learn from one class; where classes are inferred, their samples must be of two at least."""
+    """Refuse a single class, as it teaches nothing; where classes are inferred, samples must be of two at least."""
     present = np.unique(y)
     if isinstance(target, Classes) and len(present) < 2:
         only = f"'{target.names[int(present[0])]}'" if len(present) else "none"

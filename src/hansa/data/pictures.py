@@ -19,7 +19,7 @@ KEPT_BYTES = 4 * 2**30  # of pixels; more would fill a disk unasked
 
 
 def pixels(image: Path | bytes | object, size: int | None, where: str) -> Array:
-    """One image as H × W × 3, resized to a square where a size is given."""
+    """Return one image as H × W × 3, resized to a square where a size is given."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -36,7 +36,7 @@ def pixels(image: Path | bytes | object, size: int | None, where: str) -> Array:
 
 
 def stack(images: Sequence[Path | bytes | object], size: int | None, where: Sequence[str] | str) -> Array:
-    """Many images as N × H × W × 3.
+    """Return many images as N × H × W × 3.
 
     The pixels of many encoded images are kept in the cache under a name made of all that they depend on (the images'
     own bytes, the size, the decoder), so that the next run need not decode them to find their features.
@@ -56,7 +56,7 @@ def stack(images: Sequence[Path | bytes | object], size: int | None, where: Sequ
 
 
 def _name(images: Sequence[Path | bytes | object], size: int | None) -> str:
-    """A name for what encoded images will look like."""
+    """Return a name for the pixels of encoded images."""
     import PIL
 
     content = hashlib.blake2b(digest_size=16)
@@ -68,7 +68,7 @@ def _name(images: Sequence[Path | bytes | object], size: int | None) -> str:
 
 
 def _decode(images: Sequence[Path | bytes | object], size: int | None, where: Sequence[str] | str) -> Array:
-    """Many images as N × H × W × 3, with a progress bar on a terminal."""
+    """Decode many images as N × H × W × 3, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import track
 

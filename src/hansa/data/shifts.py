@@ -1,4 +1,4 @@
-"""Images that differ from client to client, and what can be done about it before training."""
+"""Images that differ from client to client, and remedies before training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Shift(Protocol):
     """A piece that changes images after they were divided among clients and test and validation samples were cut."""
 
     def apply(self, data: Dataset, division: Division, rng: np.random.Generator) -> Dataset:
-        """The data set with other images; labels and clients stay."""
+        """Return the data set with other images; labels and clients stay."""
         ...
 
 
@@ -35,7 +35,7 @@ def _with_images(data: Dataset, train: Array, test: Array | None) -> Dataset:
 
 
 def group_of_client(clients: Iterable[str]) -> dict[str, int]:
-    """Three groups of clients, of equal size but for one."""
+    """Assign clients to three groups, of equal size but for one."""
     return {client: place % GROUPS for place, client in enumerate(sorted(clients))}
 
 
@@ -52,7 +52,7 @@ class ChannelShift:
         require(self.delta > 0, f"The 'delta' of a channel shift must be a number > 0. Got {self.delta}.")
 
     def apply(self, data: Dataset, division: Division, rng: np.random.Generator) -> Dataset:
-        """The shifted images."""
+        """Return the shifted images."""
         _images(data, "channels")
         train = data.train.x.copy()
         for client, group in group_of_client(division.train).items():
@@ -83,7 +83,7 @@ class FedRDN:
     """
 
     def apply(self, data: Dataset, division: Division, rng: np.random.Generator) -> Dataset:
-        """The re-normalised images."""
+        """Return the re-normalised images."""
         _images(data, "fedrdn")
         clients = sorted(division.train)
         shared = np.array([_statistics(data.train.x[division.train[client]]) for client in clients])  # clients × 2 × 3
@@ -97,7 +97,7 @@ class FedRDN:
 
 
 def _test_images(data: Dataset, division: Division, shared: Mapping[str, Array], common: Array) -> Array | None:
-    """The test set re-normalised, first by thirds and then, where an image is a client's, from the original again."""
+    """Re-normalise the test set, first by thirds and then, where an image is a client's, from the original again."""
     if data.test is None:
         return None
     before, test = data.test.x, data.test.x.copy()
@@ -110,7 +110,7 @@ def _test_images(data: Dataset, division: Division, shared: Mapping[str, Array],
 
 
 def _statistics(images: Array) -> Array:
-    """Mean and deviation of every channel."""
+    """Return the mean and deviation of every channel."""
     pixels = images.reshape(-1, 3).astype(np.float64)
     return np.stack([pixels.mean(axis=0), pixels.std(axis=0).clip(min=1.0)])
 

@@ -16,7 +16,7 @@ from hansa.errors import HansaError, require
 
 @dataclass(frozen=True)
 class TestSplit:
-    """What models are evaluated on.
+    """The samples that models are evaluated on.
 
     `auto`: the source's own test set, or a cut of the training data where it has none, and each client's part of it
     where its samples carry the clients' names.  `global`: only the common test set.  `local`: only a test set for every
@@ -55,27 +55,27 @@ class Division:
     natural: bool = False  # `test` counts the source's test samples; else all three count its training samples
 
     def trained(self) -> Array:
-        """Numbers of all samples that some client trains on, in ascending order."""
+        """Return the numbers of all samples that some client trains on, in ascending order."""
         return np.sort(np.concatenate(list(self.train.values())))
 
     def validated(self) -> Array:
-        """Numbers of all samples that some client validates on, in ascending order."""
+        """Return the numbers of all samples that some client validates on, in ascending order."""
         return np.sort(np.concatenate([np.arange(0), *self.validation.values()]))
 
     def local(self, name: str) -> Array:
-        """Numbers of the training samples that a client tests or validates on."""
+        """Return the numbers of the training samples that a client tests or validates on."""
         none = np.arange(0)
         held = none if self.natural else self.test.get(name, none)
         return np.concatenate([held, self.validation.get(name, none)])
 
 
 def strata(y: Array, target: Target) -> Array:
-    """Groups of which a cut takes equal shares: classes, or all samples together where the target is real."""
+    """Return groups of which a cut takes equal shares: classes, or all samples where the target is real."""
     return np.zeros(len(y), dtype=np.int64) if isinstance(target, Real) else y
 
 
 def stratified_cut(y: Array, fraction: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Sample numbers of a training and a test part with equal class shares; every class has a training sample left."""
+    """Cut sample numbers into training and test with equal class shares; every class keeps a training sample."""
     total = min(max(1, round(fraction * len(y))), len(y) - 1)
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]  # class by class, in random order within
@@ -101,7 +101,7 @@ def _keep_everyone(train: Array, test: Array, group: Array | None) -> tuple[Arra
 
 
 def cut_global_test(data: Dataset, fraction: float, rng: np.random.Generator) -> Dataset:
-    """The data set with a part of its training samples turned into a test set; no input is copied."""
+    """Return the data set with a part of its training samples as a test set; no input is copied."""
     train, test = stratified_cut(strata(data.train.y, data.target), fraction, rng)
     train, test = _keep_everyone(train, test, data.client)
     require(len(test) > 0, "No test set can be cut: every client has one sample only. Give the source a test set.")
@@ -118,7 +118,7 @@ def cut_global_test(data: Dataset, fraction: float, rng: np.random.Generator) ->
 def cut_local_tests(
     data: Dataset, parts: Mapping[str, Array], test: TestSplit, rng: np.random.Generator
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Training and test sample numbers of every client; small clients have no test part, or are left out."""
+    """Cut every client's sample numbers into training and test; small clients have no test part, or are left out."""
     if test.train_per_class is not None:
         class_names_of(data.target, "The 'train_per_class' of data.test")
     y = data.train.y
@@ -143,7 +143,7 @@ def cut_local_tests(
 def cut_validation(
     parts: Mapping[str, Array], test: TestSplit, per_client: bool, rng: np.random.Generator
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Training and validation sample numbers of every client.
+    """Cut every client's sample numbers into training and validation.
 
     Every client with enough samples gives a share of its own where it validates by itself; else the share is taken of
     all together, so that many tiny clients give their share too, and each has a training sample left.
@@ -157,7 +157,7 @@ def cut_validation(
 
 
 def _validation_of_each(owner: Array, test: TestSplit, rng: np.random.Generator) -> Array:
-    """Which samples each client validates on: a share of its samples, at least one of `min_samples` or more."""
+    """Choose the samples each client validates on: a share of them, at least one of `min_samples` or more."""
     luck, sizes = rng.random(len(owner)), np.bincount(owner)
     counts = np.minimum(np.maximum(np.rint(test.validation * sizes), 1), sizes - 1)
     counts[sizes < test.min_samples] = 0
@@ -168,7 +168,7 @@ def _validation_of_each(owner: Array, test: TestSplit, rng: np.random.Generator)
 
 
 def _validation_of_all(owner: Array, test: TestSplit, rng: np.random.Generator) -> Array:
-    """Which samples are validated on where nobody validates alone: clients give equal shares, as far as they can."""
+    """Choose validation samples where nobody validates alone: clients give equal shares, as far as they can."""
     chosen = np.zeros(len(owner), dtype=bool)
     if np.bincount(owner).max() > 1:
         chosen[stratified_cut(owner, test.validation, rng)[1]] = True
@@ -176,13 +176,13 @@ def _validation_of_all(owner: Array, test: TestSplit, rng: np.random.Generator) 
 
 
 def _by_client(rows: Array, owner: Array, parts: Mapping[str, Array]) -> dict[str, Array]:
-    """Sorted sample numbers by client; `owner` is in ascending order."""
+    """Return sorted sample numbers by client; `owner` is in ascending order."""
     bounds = np.searchsorted(owner, np.arange(1, len(parts)))
     return {name: np.sort(index) for name, index in zip(parts, np.split(rows, bounds), strict=True)}
 
 
 def _local(y: Array, test: TestSplit) -> Array:
-    """Which of a client's shuffled samples are held out."""
+    """Choose which of a client's shuffled samples are held out."""
     if test.train_per_class is None:
         count = min(max(1, round(test.fraction * len(y))), len(y) - 1)
         return np.arange(len(y)) < count

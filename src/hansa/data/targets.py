@@ -1,4 +1,4 @@
-"""Targets: what a model predicts, classes or real numbers."""
+"""Targets of a model's predictions: classes or real numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Target = Classes | Real
 
 
 def class_names_of(target: Target, what: str) -> tuple[str, ...]:
-    """Names of the classes, or a sentence that `what` needs classes and the target has none."""
+    """Return the names of the classes, or refuse, as `what` needs classes, where the target has none."""
     if isinstance(target, Real):
         columns = ", ".join(f"'{name}'" for name in target.names)
         raise HansaError(f'{what} needs classes, and the target ({columns}) is real-valued; set target = "classes".')
@@ -48,11 +48,11 @@ def class_names_of(target: Target, what: str) -> tuple[str, ...]:
 
 
 def target_to_table(target: Target) -> dict[str, Any]:
-    """A target as JSON takes it."""
+    """Return a target as JSON takes it."""
     return {"kind": "real" if isinstance(target, Real) else "classes", "names": list(target.names)}
 
 
 def target_from_table(table: Mapping[str, Any]) -> Target:
-    """The target that `target_to_table` wrote."""
+    """Return the target that `target_to_table` wrote."""
     names = tuple(str(name) for name in table["names"])
     return Real(names) if table["kind"] == "real" else Classes(names)

@@ -1,1 +1,1 @@
-"""What is done with a finished run: saved models, predictions, forgetting."""
+"""The uses of a finished run: saved models, predictions, forgetting."""

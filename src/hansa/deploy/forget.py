@@ -39,7 +39,7 @@ TOLERANCE = 1e-9  # relative: what float64 sums in another order may differ by
 
 
 def forget(path: str | Path, client: str, upload: str | Path | None = None) -> dict[str, Any]:
-    """Take a client out of a run's last phase; returns the audit record, which is also appended to `audit.jsonl`.
+    """Take a client out of a run's last phase; return the audit record, which is also appended to `audit.jsonl`.
 
     The client's part comes from what the server kept, or from `upload`, a file that the leaving client sent again
     (`hansa upload` writes one).
@@ -63,7 +63,7 @@ def forget(path: str | Path, client: str, upload: str | Path | None = None) -> d
 
 
 def last_phase(run: Run, store: Store) -> PhaseRun:
-    """The last phase of a finished run, without its data."""
+    """Return the last phase of a finished run, without its data."""
     plan = read_plan(run.path / "plan.toml")
     target = target_from_table(run.data["target"])
     task = task_from_table(run.data["task"])
@@ -100,7 +100,7 @@ def _forget(last: PhaseRun, store: Store, client: str, upload: Path | None) -> d
 
 
 def _part(store: Store, index: int, client: str, upload: Path | None) -> tuple[Tree, str]:
-    """What the client had uploaded, and where that is known from."""
+    """Return the client's upload, and where it is known from."""
     require(store.get(f"{index}/forgotten", client) is None, f"Client '{client}' has been forgotten already.")
     kept, mark = store.get(f"{index}/upload", client), store.get(f"{index}/fingerprint", client)
     if upload is None:
@@ -120,7 +120,7 @@ def _part(store: Store, index: int, client: str, upload: Path | None) -> tuple[T
 
 
 def _difference(last: PhaseRun, store: Store) -> float | None:
-    """How far the sums are from those of all other clients, where their uploads were kept; None where not."""
+    """Measure how far the sums are from those of all other clients, where their uploads are stored; else None."""
     others = sorted(store.clients(f"{last.index}/upload"))
     if not others:
         return None
@@ -132,7 +132,7 @@ def _difference(last: PhaseRun, store: Store) -> float | None:
 
 
 def recreate_upload(path: str | Path, client: str, out: str | Path) -> Path:
-    """What a client sent in a run's last phase, computed anew from its data, as a file it can send again."""
+    """Compute a client's upload in a run's last phase anew from its data, as a file it can send again."""
     run = Run.open(path)
     experiment = assemble(read_plan(run.path / "plan.toml")).experiment
     require(client in experiment.federation.clients, f"The run in '{path}' has no client '{client}'.")

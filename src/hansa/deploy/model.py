@@ -99,7 +99,7 @@ class DeployedModel:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """What the columns of `outputs` stand for: classes, or real targets."""
+        """Names of the columns of `outputs`: classes, or real targets."""
         return self.card.read_target().names
 
     @property
@@ -129,7 +129,7 @@ class DeployedModel:
             raise HansaError("The samples hold a token number that the model does not know.") from error
 
     def inputs(self, x: Any) -> Tensor:
-        """Samples as the network reads them: raw ones go through the feature extractor, images become tensors."""
+        """Return samples as the network reads them: raw ones pass the feature extractor, images become tensors."""
         found = x if isinstance(x, Tensor) else self._tensor(np.asarray(x))
         shape, wanted = tuple(found.shape[1:]), self.card.input_shape
         read = f"The model reads samples of shape {_times(wanted)}"
@@ -159,7 +159,7 @@ class DeployedModel:
         return found.data.train.x
 
     def encoding(self) -> Encoding | None:
-        """How columns of a table become inputs; None where the model was not trained on a table."""
+        """Return how columns of a table become inputs; None where the model was not trained on a table."""
         return self.card.encoding
 
     def save(self, path: str | Path) -> Path:
@@ -176,7 +176,7 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def load_model(source: str | Path | Run, client: str | None = None, *, data: Data = None) -> DeployedModel:
-    """The model that a client deploys after a run's last phase, or without a client the global one.
+    """Load the model that a client deploys after a run's last phase, or without a client the global one.
 
     `source` is a run folder, or a file that `hansa save` wrote, which needs neither the run nor its data.  Where the
     run was given its data as objects, `data` must be the same here.
@@ -270,7 +270,7 @@ def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -
 
 
 def _encoding(run: Run) -> Encoding | None:
-    """How the run turned a table's columns into inputs, fitted on the rows that it trained on."""
+    """Return how the run turned a table's columns into inputs, fitted on the rows that it trained on."""
     told = run.data["encoding"]
     found: Encoding | None = None if told is None else from_table(Encoding, told, str(run.path / "data.json"))
     return found

@@ -1,4 +1,4 @@
-"""Predicting for files: read samples as the training data was read, and predict classes or real targets of them."""
+"""Predictions for files: samples read as the training data was read, and their classes or real targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hansa.metrics.pieces import RMSE
 
 @dataclass(frozen=True, eq=False)
 class LoadedSamples:
-    """What a file holds: a name for every sample, inputs, and perhaps labels."""
+    """The samples of a file: a name for each, inputs, and perhaps labels."""
 
     x: Array
     labels: Array | None = None
@@ -39,7 +39,7 @@ class LoadedSamples:
 
 
 class Prediction(Protocol):
-    """What a model predicts of one sample."""
+    """A model's prediction for one sample."""
 
     def told(self) -> dict[str, Any]:
         """Return it as columns of a table."""
@@ -135,7 +135,7 @@ def _check_count(truth: Array | None, count: int, file: Path) -> None:
 
 
 def read_samples(model: DeployedModel, file: Path) -> LoadedSamples:
-    """The samples of a file, told by its ending."""
+    """Read the samples of a file, told by its ending."""
     readers: Mapping[str, Callable[[DeployedModel, Path], LoadedSamples]] = {
         ".npz": _archive,
         ".npy": _array,
@@ -190,7 +190,7 @@ def _table(model: DeployedModel, file: Path) -> LoadedSamples:
 
 
 def _images(model: DeployedModel, file: Path) -> LoadedSamples:
-    """One image, or all below a folder; folders named after classes are labels."""
+    """Read one image, or all below a folder; folders named after classes are labels."""
     card, root = model.card, file if file.is_dir() else file.parent
     files = [file] if file.is_file() else sorted(one for one in file.rglob("*") if one.suffix.lower() in ENDINGS)
     require(len(files) > 0, f"The folder '{file}' has no images.")
@@ -213,7 +213,7 @@ def _pixels(file: Path, size: int | None, grey: bool) -> Array:
 
 
 def _numbers(labels: Array, class_names: Sequence[str], file: Path) -> Array:
-    """Labels as class numbers: by name, or where none of a file's numbers is a name, by place."""
+    """Return labels as class numbers: by name, or where none of a file's numbers is a name, by place."""
     found = plain(labels, f"The labels of '{file}'")
     place = {name: number for number, name in enumerate(class_names)}
     texts = [str(label) for label in found]

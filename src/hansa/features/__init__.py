@@ -1,1 +1,1 @@
-"""Frozen feature extractors, and the cache that keeps what they computed."""
+"""Frozen feature extractors, and the cache of what they computed."""

@@ -27,29 +27,29 @@ class FeatureCache:
     folder: Path
 
     def read(self, number: int) -> Array | None:
-        """A chunk's features; None where it is missing, cut short or damaged."""
+        """Return a chunk's features; None where it is missing, cut short or damaged."""
         return read_array(self._file(number), "features")
 
     def write(self, number: int, features: Array) -> None:
-        """Keep a chunk's features, all or nothing."""
+        """Store a chunk's features, all or nothing."""
         with self._writable():
             write_array(self._file(number), "features", features)
 
     def read_flops(self) -> float | None:
-        """What one sample cost to extract, if it was ever counted."""
+        """Return the cost of extracting one sample, if it was ever counted."""
         try:
             return float(json.loads((self.folder / "cost.json").read_text())["flops_per_sample"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write_flops(self, flops: float) -> None:
-        """Keep what one sample cost to extract."""
+        """Store the cost of extracting one sample."""
         with self._writable():
             write_whole(self.folder / "cost.json", json.dumps({"flops_per_sample": flops}))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While this lasts, no other process writes to this shelf; a killed process holds nothing up."""
+        """Keep other processes from writing to this shelf meanwhile; a killed process holds nothing up."""
         with self._writable():
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = (self.folder / "lock").open("ab")

@@ -21,7 +21,7 @@ PREPROCESSING = "1: bilinear, (pixel - 127) / 128, padding of the native size"
 
 @dataclass(frozen=True)
 class EfficientNetLite:
-    """1280 features of an image: the last feature map of EfficientNet-Lite 0, 1 or 2, averaged over positions."""
+    """The 1280 features of an image: the last feature map of EfficientNet-Lite 0, 1 or 2, averaged over positions."""
 
     variant: int = 0
     size: int = 112  # pixels an image is resized to
@@ -31,7 +31,7 @@ class EfficientNetLite:
         require(self.size >= 32, f"The 'size' of EfficientNetLite must be at least 32 pixels. Got {self.size}.")
 
     def fingerprint(self) -> str:
-        """Named by variant, size, preprocessing and the weights' content."""
+        """Return a name made of variant, size, preprocessing and the weights' content."""
         return digest(PREPROCESSING, str(self.variant), str(self.size), digest_files([self._weights()]))
 
     def prepare(self) -> Callable[[Array], Tensor]:

@@ -26,7 +26,7 @@ class Extractor(Protocol):
     """A piece that turns raw samples into feature vectors, always the same ones."""
 
     def fingerprint(self) -> str:
-        """A name for everything the features depend on but the data: settings, preprocessing, weights."""
+        """Return a name for everything the features depend on but the data: settings, preprocessing, weights."""
         ...
 
     def prepare(self) -> Callable[[Array], Tensor]:
@@ -62,7 +62,7 @@ class _Work:
             self.progress(self.cached + self.computed, self.total)
 
     def compute(self, x: Array) -> Array:
-        """The features of some samples, batch by batch."""
+        """Compute the features of some samples, batch by batch."""
         self.network = self.network or self.extractor.prepare()
         parts = []
         for start in range(0, len(x), self.batch_size):
@@ -84,7 +84,7 @@ def extract_features(
     progress: Progress | None = None,
     batch_size: int = 64,
 ) -> Extracted:
-    """The same data set with every sample replaced by its frozen features; `progress(done, total)` follows it."""
+    """Replace every sample of a data set by its frozen features; `progress(done, total)` follows it."""
     require(batch_size >= 1, f"The batch size of an extraction must be at least 1. Got {batch_size}.")
     require(data.rule is None, "A table has no features before it is scaled; extract them in a plan, by data.features.")
     began = time.perf_counter()
@@ -106,7 +106,7 @@ def extract_features(
 
 
 def _collect(shelf: FeatureCache, x: Array, work: _Work) -> Array:
-    """All chunks of one array, in order, in one array."""
+    """Collect all chunks of one array, in order, in one array."""
     require(len(x) > 0, "There are no samples to extract features from.")
     first = _chunk(shelf, 0, x[:CHUNK], work)
     features = np.empty((len(x), first.shape[1]), np.float32)
@@ -131,7 +131,7 @@ def _put(found: Array | None, place: Array) -> bool:
 
 
 def _chunk(shelf: FeatureCache, number: int, x: Array, work: _Work) -> Array:
-    """One chunk from the shelf, or computed and put there."""
+    """Return one chunk from the shelf, or compute it and put it there."""
     features = shelf.read(number)
     if features is None:
         with shelf.alone():
@@ -143,7 +143,7 @@ def _chunk(shelf: FeatureCache, number: int, x: Array, work: _Work) -> Array:
 
 
 def _flops(shelf: FeatureCache, x: Array, work: _Work) -> float:
-    """As counted when the shelf was filled; counted again on one batch where that note was lost."""
+    """Return the FLOPs counted when the shelf was filled, or count them on one batch where that note was lost."""
     flops = shelf.read_flops()
     if flops is None:
         batch = x[: work.batch_size]

@@ -23,7 +23,7 @@ def check_images(x: Array, reader: str) -> None:
 
 
 def resize(images: Array, height: int, width: int, resample: int = BILINEAR) -> Array:
-    """Every image in another size (antialiased where it shrinks), always with three colours."""
+    """Resize every image (antialiased where it shrinks), always with three colours."""
     from PIL import Image
 
     if images.ndim == 4 and images.shape[-1] == 1:
@@ -34,5 +34,5 @@ def resize(images: Array, height: int, width: int, resample: int = BILINEAR) -> 
 
 
 def to_tensor(images: Array) -> Tensor:
-    """Images × 3 × height × width, float32, pixel values unchanged."""
+    """Return images × 3 × height × width, float32, pixel values unchanged."""
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, -1, 1))).float()

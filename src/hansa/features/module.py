@@ -22,7 +22,7 @@ from hansa.seeds import seed_for
 
 @dataclass(frozen=True)
 class FrozenModule:
-    """What `package.module:factory` makes of `options`: a torch module whose outputs, flattened, are the features.
+    """The torch module that `package.module:factory` makes of `options`; its outputs, flattened, are the features.
 
     It reads images as channels × height × width in [0, 1], vectors and tokens as they are.  Weights it does not load
     itself are drawn from `seed`.
@@ -36,7 +36,7 @@ class FrozenModule:
         check_path("FrozenModule", self.path)
 
     def fingerprint(self) -> str:
-        """Named by path and options, the module's source and its weights."""
+        """Return a name made of path and options, the module's source and its weights."""
         module = self._module()
         return digest(
             self.path, json.dumps(self.options, sort_keys=True, default=str), _source(module), _weights(module)
@@ -74,7 +74,7 @@ class FrozenModule:
 
 
 def _source(module: nn.Module) -> str:
-    """The text of the module's class, so that an edited forward pass is another extractor."""
+    """Return the text of the module's class, so that an edited forward pass is another extractor."""
     try:
         return inspect.getsource(type(module))
     except (OSError, TypeError):  # typed at a prompt

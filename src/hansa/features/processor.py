@@ -1,4 +1,4 @@
-"""What a `preprocessor_config.json` asks for, done without the library that wrote it."""
+"""The steps a `preprocessor_config.json` asks for, done without the library that wrote it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class Processor:
-    """Resize, cut out the middle, rescale, normalise."""
+    """The steps in order: resize, cut out the middle, rescale, normalise."""
 
     shortest: int | None = None  # resize so that the shorter side has this length …
     exact: Size | None = None  # … or to exactly this height and width
@@ -32,7 +32,7 @@ class Processor:
 
     @classmethod
     def read(cls, folder: Path) -> Processor:
-        """From an encoder's folder."""
+        """Read the settings in an encoder's folder."""
         settings = _settings(folder)
         shortest, exact, crop = _sizes(settings)
         normalise = settings.get("do_normalize", True)
@@ -47,7 +47,7 @@ class Processor:
         )
 
     def __call__(self, images: Array) -> Tensor:
-        """Images × 3 × height × width, as the encoder wants them."""
+        """Return images × 3 × height × width, as the encoder wants them."""
         height, width = self._target(images.shape[1], images.shape[2])
         pixels = to_tensor(_centre(resize(images, height, width, self.resample), self.crop)) * self.factor
         mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
@@ -73,7 +73,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _sizes(settings: dict[str, Any]) -> tuple[int | None, Size | None, Size | None]:
-    """The shorter side or the exact size to resize to, and the middle to cut out."""
+    """Return the shorter side or the exact size to resize to, and the middle to cut out."""
     size, crop = settings.get("size"), settings.get("crop_size")
     cut = _exact(crop) if settings.get("do_center_crop") and crop else None
     if not settings.get("do_resize", True) or size is None:
@@ -84,7 +84,7 @@ def _sizes(settings: dict[str, Any]) -> tuple[int | None, Size | None, Size | No
 
 
 def _shortest(edge: int, share: float | None, cut: Size | None) -> tuple[int | None, Size | None, Size | None]:
-    """ConvNeXt's `crop_pct`: small inputs are cut from a larger resize, large ones squeezed to a square."""
+    """Apply ConvNeXt's `crop_pct`: small inputs are cut from a larger resize, large ones squeezed to a square."""
     if share is None:
         return edge, None, cut
     return (int(edge / share), None, (edge, edge)) if edge < 384 else (None, (edge, edge), None)
@@ -97,7 +97,7 @@ def _exact(size: Any) -> Size:
 
 
 def _centre(images: Array, crop: Size | None) -> Array:
-    """The middle of every image; black where the image is smaller."""
+    """Cut out the middle of every image; black where the image is smaller."""
     if crop is None:
         return images
     short = [max(0, wanted - has) for wanted, has in zip(crop, images.shape[1:3], strict=True)]

@@ -44,7 +44,7 @@ class Transformers:
         require(self.max_length >= 1, f"The 'max_length' of Transformers must be at least 1. Got {self.max_length}.")
 
     def fingerprint(self) -> str:
-        """Named by settings, preprocessing and every file of the encoder."""
+        """Return a name made of settings, preprocessing and every file of the encoder."""
         folder = self._folder()
         files = [file for pattern in FILES for file in folder.glob(pattern)]
         return digest(PREPROCESSING, self.pooling, str(self.max_length), digest_files(files))
@@ -115,7 +115,7 @@ class Transformers:
         return states.mean(1) if mask is None else _masked_mean(states, mask)
 
     def _folder(self) -> Path:
-        """Where the encoder's files lie: the folder itself, or the hub's snapshot of it."""
+        """Return the folder of the encoder's files: the folder itself, or the hub's snapshot of it."""
         folder = Path(self.path).expanduser()
         if folder.is_dir():
             require((folder / "config.json").is_file(), f"The folder '{self.path}' has no config.json of an encoder.")
@@ -133,7 +133,7 @@ class Transformers:
 
 
 def _masked_mean(states: Tensor, mask: Tensor) -> Tensor:
-    """Over the tokens that are not padding."""
+    """Average over the tokens that are not padding."""
     weights = mask[..., None].to(states.dtype)
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 

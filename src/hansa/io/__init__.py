@@ -1,1 +1,1 @@
-"""Names, files and messages: how things are called, and how they become bytes."""
+"""Names, files and messages: the names of things, and their bytes."""

@@ -1,4 +1,4 @@
-"""What is kept between runs: where it lies, names made of contents, and files that are whole or not there."""
+"""The cache between runs: its place, names made of contents, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def default_cache() -> Path:
-    """`$HANSA_CACHE`, else where the platform keeps caches."""
+    """Return `$HANSA_CACHE`, else the platform's place for caches."""
     if own := os.environ.get("HANSA_CACHE"):
         return Path(own)
     if sys.platform == "win32":
@@ -31,19 +31,19 @@ def default_cache() -> Path:
 
 
 def digest(*parts: str) -> str:
-    """A name for a list of texts; no two lists share one."""
+    """Return a name for a list of texts; no two lists share one."""
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
 def digest_array(array: Array) -> str:
-    """A name for an array's type, shape and bytes."""
+    """Return a name for an array's type, shape and bytes."""
     content = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
     content.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return content.hexdigest()
 
 
 def digest_files(files: Iterable[Path]) -> str:
-    """A name for the contents of some files and what they are called, wherever they lie."""
+    """Return a name for the contents of some files and what they are called, wherever they lie."""
     parts = []
     for file in sorted(files, key=lambda file: file.name):
         with file.open("rb") as stream:
@@ -52,7 +52,7 @@ def digest_files(files: Iterable[Path]) -> str:
 
 
 def read_array(file: Path, name: str) -> Array | None:
-    """An array that was kept; None where it is missing, cut short or damaged."""
+    """Read a cached array; None where it is missing, cut short or damaged."""
     try:
         with safetensors.safe_open(file, framework="numpy") as stored:
             array: Array = stored.get_tensor(name)
@@ -63,5 +63,5 @@ def read_array(file: Path, name: str) -> Array | None:
 
 
 def write_array(file: Path, name: str, array: Array) -> None:
-    """Keep an array, all or nothing."""
+    """Store an array, all or nothing."""
     write_whole(file, safetensors.numpy.save({name: array}, metadata={"digest": digest_array(array)}))

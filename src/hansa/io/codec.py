@@ -1,4 +1,4 @@
-"""Pieces as tables and back: what a plan file, a message to another process and a JSON schema have in common.
+"""Pieces as tables and back: the common part of plan files, messages to other processes and JSON schemas.
 
 The fields of a dataclass are its settings, so reading needs no second description.  Everything wrong with a table is
 collected and told at once.
@@ -27,7 +27,7 @@ Table = dict[str, Any]
 
 
 def from_table(cls: type[Any], table: object, where: str = "") -> Any:
-    """A dataclass from a table, or all that is wrong with it."""
+    """Read a dataclass from a table, or tell all that is wrong with it."""
     problems: list[str] = []
     value = _read_dataclass(cls, table, where, problems)
     if problems:
@@ -36,7 +36,7 @@ def from_table(cls: type[Any], table: object, where: str = "") -> Any:
 
 
 def piece_from_table(kind: str, table: object, where: str = "") -> Any:
-    """A piece from its table or bare name."""
+    """Read a piece from its table or bare name."""
     problems: list[str] = []
     value = _read_piece(kind, table, where or kind, problems)
     if problems:
@@ -63,7 +63,7 @@ def _read_dataclass(cls: type[Any], table: object, where: str, problems: list[st
 
 
 def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
-    """A table of settings without a name belongs to the piece that is there by default."""
+    """Name a table of settings: without a name it belongs to the piece that is there by default."""
     kind, default = piece_kind(hint), getattr(cls, key, None)
     if kind is None or not isinstance(raw, Mapping) or "name" in raw or not dataclasses.is_dataclass(default):
         return raw
@@ -139,7 +139,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def to_table(value: Any) -> Table:
-    """The table of a dataclass: every setting, also those left at their defaults; absent ones (None) are left out."""
+    """Return a dataclass's table: every setting, also those left at defaults; absent ones (None) are left out."""
     table = {}
     for name, hint in field_types(type(value)).items():
         item = getattr(value, name)
@@ -149,7 +149,7 @@ def to_table(value: Any) -> Table:
 
 
 def piece_to_table(kind: str, piece: object) -> Table:
-    """The table of a piece, with its name."""
+    """Return the table of a piece, with its name."""
     return {"name": name_of(kind, piece), **to_table(piece)}
 
 
@@ -167,7 +167,7 @@ def _write(kind: str | None, value: Any) -> Any:
 
 
 def json_schema(cls: type[Any]) -> Table:
-    """A JSON schema of a dataclass's tables, for editors."""
+    """Return a JSON schema of a dataclass's tables, for editors."""
     required = [field.name for field in dataclasses.fields(cls) if field.init and _required(field)]
     properties = {name: _schema(hint) for name, hint in field_types(cls).items()}
     schema: Table = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -204,19 +204,19 @@ def _piece_schema(kind: str, name: str) -> Table:
 
 
 def field_types(cls: type[Any]) -> Mapping[str, Any]:
-    """The settings of a dataclass and their types, with annotations."""
+    """Return the settings of a dataclass and their types, with annotations."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
 def piece_kind(hint: Any) -> str | None:
-    """The kind of piece a field holds, if it holds one."""
+    """Return the kind of piece a field holds, if it holds one."""
     marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Piece)]
     return marks[0].kind if marks else None
 
 
 def _present(hint: Any) -> Any:
-    """A settings table that may be absent, as the table it is when present."""
+    """Return a settings table that may be absent, as the table it is when present."""
     inner = [one for one in typing.get_args(hint) if one is not type(None)]
     optional = isinstance(hint, types.UnionType) and len(inner) == 1 and dataclasses.is_dataclass(inner[0])
     return inner[0] if optional else hint

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 
 class _Counting:
-    """How every operation is counted.
+    """The counting of every operation.
 
     Not a method of the mode itself: torch would wrap it so that its compiler leaves it alone, and wrapping loads the
     compiler, a second of every start.
@@ -34,7 +34,7 @@ class _Counting:
 
 
 class FlopCount(_Counting, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While this lasts, operations add up in `total`; a multiply-add is two, and torch's own counter says the same."""
+    """A count of operations, in `total`, while it lasts; a multiply-add is two, as in torch's own counter."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -145,14 +145,14 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Marks a dataclass field that holds a piece of a kind: `Annotated[Partition, Piece("partition")]`."""
+    """A mark on a dataclass field that holds a piece of a kind: `Annotated[Partition, Piece("partition")]`."""
 
     kind: str
 
 
 @functools.cache
 def find(kind: str, name: str) -> type[Any]:
-    """The class behind a catalogue name or an import path."""
+    """Return the class behind a catalogue name or an import path."""
     path = CATALOGUE[kind].get(name, name)
     module, _, attribute = path.partition(":")
     if not attribute:
@@ -167,6 +167,6 @@ def find(kind: str, name: str) -> type[Any]:
 
 
 def name_of(kind: str, piece: object) -> str:
-    """The catalogue name of a piece, or its import path."""
+    """Return the catalogue name of a piece, or its import path."""
     path = f"{type(piece).__module__}:{type(piece).__qualname__}"
     return next((name for name, known in CATALOGUE[kind].items() if known == path), path)

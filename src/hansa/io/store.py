@@ -1,4 +1,4 @@
-"""What a run must not forget: the server's state, every client's state, and how far it came.
+"""A run's memory: the server's state, every client's state, and how far it came.
 
 Everything written since the last `commit` becomes visible to a later start together, or not at all: a run killed at any
 moment resumes at its last commit.  Client states live on disk, so memory does not grow with the number of clients.
@@ -28,13 +28,13 @@ CREATE TABLE IF NOT EXISTS trees (name TEXT, client TEXT, digest BLOB, tree BLOB
 
 
 def fingerprint(tree: Tree) -> Tensor:
-    """What tells one tree from another, as a tensor."""
+    """Return a tree's fingerprint, a tensor that tells it from others."""
     mark = hashlib.blake2b(wire.pack(tree), digest_size=16).digest()
     return torch.frombuffer(bytearray(mark), dtype=torch.uint8)
 
 
 def checkpoint_of(run: Path) -> Path:
-    """Where a run folder keeps its store."""
+    """Return the path of a run folder's store."""
     return run / "checkpoint" / "state.sqlite"
 
 
@@ -42,11 +42,11 @@ class Store(Protocol):
     """Trees by name and client, and a progress note, committed together."""
 
     def get(self, name: str, client: str = "") -> Tree | None:
-        """A tree, or None where none was put."""
+        """Return a tree, or None where none was put."""
         ...
 
     def put(self, name: str, tree: Tree, client: str = "") -> None:
-        """Keep a tree under a name, of one client or (without a client) of the server."""
+        """Store a tree under a name, of one client or (without a client) of the server."""
         ...
 
     def drop(self, name: str, client: str = "") -> None:
@@ -54,7 +54,7 @@ class Store(Protocol):
         ...
 
     def clients(self, name: str) -> Iterator[str]:
-        """The clients that have a tree of this name."""
+        """Return the clients that have a tree of this name."""
         ...
 
     def copy(self, name: str, to: str) -> None:
@@ -66,7 +66,7 @@ class Store(Protocol):
         ...
 
     def progress(self) -> Progress | None:
-        """The note of the last commit."""
+        """Return the note of the last commit."""
         ...
 
 
@@ -78,11 +78,11 @@ class MemoryStore:
         self._progress: Progress | None = None
 
     def get(self, name: str, client: str = "") -> Tree | None:
-        """A tree, or None where none was put."""
+        """Return a tree, or None where none was put."""
         return self._trees.get((name, client))
 
     def put(self, name: str, tree: Tree, client: str = "") -> None:
-        """Keep a tree under a name."""
+        """Store a tree under a name."""
         self._trees[name, client] = tree
 
     def drop(self, name: str, client: str = "") -> None:
@@ -90,7 +90,7 @@ class MemoryStore:
         self._trees.pop((name, client), None)
 
     def clients(self, name: str) -> Iterator[str]:
-        """The clients that have a tree of this name."""
+        """Return the clients that have a tree of this name."""
         return (client for known, client in self._trees if known == name and client)
 
     def copy(self, name: str, to: str) -> None:
@@ -104,7 +104,7 @@ class MemoryStore:
         self._progress = progress
 
     def progress(self) -> Progress | None:
-        """The note of the last commit."""
+        """Return the note of the last commit."""
         return self._progress
 
 
@@ -160,12 +160,12 @@ class DiskStore:
         return bytes(row[1])
 
     def get(self, name: str, client: str = "") -> Tree | None:
-        """A tree, or None where none was put."""
+        """Return a tree, or None where none was put."""
         blob = self._read(name, client)
         return None if blob is None else wire.unpack(blob)[0]
 
     def put(self, name: str, tree: Tree, client: str = "") -> None:
-        """Keep a tree under a name; permanent from the next commit on."""
+        """Store a tree under a name; permanent from the next commit on."""
         self._write(name, client, wire.pack(tree))
 
     def drop(self, name: str, client: str = "") -> None:
@@ -173,7 +173,7 @@ class DiskStore:
         self._database.execute("DELETE FROM trees WHERE name = ? AND client = ?", (name, client))
 
     def clients(self, name: str) -> Iterator[str]:
-        """The clients that have a tree of this name."""
+        """Return the clients that have a tree of this name."""
         rows = self._database.execute("SELECT client FROM trees WHERE name = ? AND client != ''", (name,))
         return (client for (client,) in rows)
 
@@ -196,7 +196,7 @@ class DiskStore:
             raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
 
     def progress(self) -> Progress | None:
-        """The note of the last commit."""
+        """Return the note of the last commit."""
         blob = self._read("progress", "")
         return None if blob is None else json.loads(blob)
 

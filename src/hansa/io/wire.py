@@ -36,36 +36,36 @@ ALIGNED = 64  # bytes: where torch's own tensors begin
 
 
 def number(value: float) -> str:
-    """A number as text of fixed width, so that a message's size does not depend on its digits."""
+    """Write a number as text of fixed width, so that a message's size does not depend on its digits."""
     return struct.pack(">d", value).hex()
 
 
 def parse_number(text: str) -> float:
-    """The inverse of `number`, bit for bit."""
+    """Invert `number`, bit for bit."""
     value: float = struct.unpack(">d", bytes.fromhex(text))[0]
     return value
 
 
 def pack(tree: Mapping[str, Tensor], numbers: Mapping[str, float] | None = None) -> bytes:
-    """A message: what `safetensors` would write, with one copy of every leaf instead of three."""
+    """Pack a message: what `safetensors` would write, with one copy of every leaf instead of three."""
     return b"".join(parts(tree, numbers))
 
 
 def parts(tree: Mapping[str, Tensor], numbers: Mapping[str, float] | None = None) -> list[Buffer]:
-    """A message in pieces that need not be put together to be sent: the leaves' own memory, not copied."""
+    """Return a message in pieces that need not be joined to be sent: the leaves' own memory, not copied."""
     leaves, header = _layout(_shapes(tree), {key: number(value) for key, value in (numbers or {}).items()})
     return [header, *(_bytes(tree[key]) for key in leaves)]
 
 
 def _bytes(leaf: Tensor) -> Buffer:
-    """The memory of a leaf, without copying where it lies in one piece already."""
+    """Return the memory of a leaf, without copying where it lies in one piece already."""
     flat = leaf.detach().cpu().contiguous().reshape(-1)
     memory: memoryview = flat.view(torch.uint8).numpy().data
     return memory if flat.numel() else b""
 
 
 def unpack(message: Buffer) -> tuple[Tree, dict[str, float]]:
-    """The tree and the numbers of a message; leaves that lie well in memory that may be written to are not copied."""
+    """Read a message's tree and numbers; leaves that lie well in memory that may be written to are not copied."""
     memory = memoryview(message)
     try:
         (length,) = struct.unpack_from("<Q", memory)
@@ -81,7 +81,7 @@ def unpack(message: Buffer) -> tuple[Tree, dict[str, float]]:
 
 
 def _numbers(meta: Mapping[str, str]) -> dict[str, float]:
-    """The numbers beside a tree; other writers put words there, which say nothing to us."""
+    """Read the numbers beside a tree; other writers put words there, which are ignored."""
     found = {}
     for key, text in meta.items():
         with suppress(ValueError, struct.error):
@@ -90,7 +90,7 @@ def _numbers(meta: Mapping[str, str]) -> dict[str, float]:
 
 
 def _leaf(data: memoryview, name: str, shape: list[int], first: int, end: int) -> Tensor:
-    """A leaf in the memory of a message, or copied to where torch would put it: products round by where numbers lie."""
+    """Read a leaf in a message's memory, or copy it where torch would put it: products round by where numbers lie."""
     dtype, count = _NAMES[name], torch.Size(shape).numel()
     if first < 0 or count * dtype.itemsize != end - first:
         raise ValueError(f"a leaf of shape {shape} does not take {end - first} bytes")
@@ -113,7 +113,7 @@ def _shapes(tree: Mapping[str, Tensor]) -> Shapes:
 
 
 def _layout(leaves: Shapes, numbers: Mapping[str, str]) -> tuple[list[str], bytes]:
-    """The order of the leaves, and everything before them: the header's length and the header."""
+    """Return the order of the leaves, and everything before them: the header's length and the header."""
     header: dict[str, object] = {"__metadata__": dict(numbers)} if numbers else {}
     offset = 0
     for key, dtype, shape in sorted(leaves, key=lambda leaf: (_ORDER[leaf[1]], leaf[0])):
@@ -132,10 +132,10 @@ def _size(leaves: Shapes, numbers: tuple[str, ...]) -> int:
 
 
 def cost(tree: Mapping[str, Tensor], numbers: tuple[str, ...] = ()) -> int:
-    """Bytes that travel: those of the message, and none where there is nothing to tell."""
+    """Count the bytes that travel: those of the message, and none where there is nothing to tell."""
     return size(tree, numbers) if tree else 0
 
 
 def size(tree: Mapping[str, Tensor], numbers: tuple[str, ...] = ()) -> int:
-    """`len(pack(tree, numbers))`, without packing."""
+    """Return `len(pack(tree, numbers))` without packing."""
     return _size(_shapes(tree), numbers)

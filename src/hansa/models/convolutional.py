@@ -18,7 +18,7 @@ class LeNet:
     """The LeNet of the FedSeq paper: two 5 × 5 convolutions of 64 filters, then layers of 384 and 192."""
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """For images of 16 × 16 pixels or more, any number of channels."""
+        """Build it for images of 16 × 16 pixels or more, any number of channels."""
         channels, height, width = image_shape(self, input_shape, smallest=16)
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))  # unpadded
         features = nn.Sequential(
@@ -42,7 +42,7 @@ class LeafCNN:
     """The FEMNIST network of LEAF: padded 5 × 5 convolutions of 32 and 64 filters, then a layer of 512."""
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """Made for 28 × 28 pixels; other sizes work too."""
+        """Build it for 28 × 28 pixels; other sizes work too."""
         channels, height, width = image_shape(self, input_shape, smallest=4)
         features = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),

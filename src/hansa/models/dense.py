@@ -26,7 +26,7 @@ class Linear:
     bias: bool = True
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """One linear layer on the flattened input."""
+        """Build one linear layer on the flattened input."""
         return Split(nn.Flatten(), nn.Linear(vector_size(input_shape), outputs, bias=self.bias))
 
 
@@ -44,7 +44,7 @@ class MLP:
         require(known, f"There is no activation '{self.activation}'.{did_you_mean(self.activation, ACTIVATIONS)}")
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """Linear layers, each followed by the activation."""
+        """Build linear layers, each followed by the activation."""
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise((vector_size(input_shape), *self.hidden)):
             layers += [nn.Linear(before, after), ACTIVATIONS[self.activation]()]
@@ -83,6 +83,6 @@ class Adapter:
         require(self.bottleneck >= 1, f"The 'bottleneck' of Adapter must be at least 1. Got {self.bottleneck}.")
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The adapter on the flattened input, then a linear head."""
+        """Build the adapter on the flattened input, then a linear head."""
         width = vector_size(input_shape)
         return Split(nn.Sequential(nn.Flatten(), _Bottleneck(width, self.bottleneck)), nn.Linear(width, outputs))

@@ -56,7 +56,7 @@ class MobileNetV2:
         require(fits, f"The 'stem_stride' of MobileNetV2 must be 1 or 2. Got {self.stem_stride}.")
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """For images of 16 × 16 pixels or more."""
+        """Build it for images of 16 × 16 pixels or more."""
         channels = image_shape(self, input_shape, smallest=16)[0]
         before = self._scaled(32)
         layers = _convolution(channels, before, 3, self.stem_stride, 1, active=True)
@@ -69,7 +69,7 @@ class MobileNetV2:
         return Split(nn.Sequential(*layers), nn.Linear(last, outputs))
 
     def _scaled(self, channels: int) -> int:
-        """The nearest multiple of 8, never more than a tenth below what was asked."""
+        """Return the nearest multiple of 8, never more than a tenth below what was asked."""
         wanted = channels * self.width
         rounded = max(8, int(wanted + 4) // 8 * 8)
         return rounded + 8 if rounded < 0.9 * wanted else rounded

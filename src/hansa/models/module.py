@@ -17,7 +17,7 @@ from hansa.models.split import Split
 
 @dataclass(frozen=True)
 class Module:
-    """What `package.module:factory` makes of `options`; `head` is the dotted name of the layer that gives the outputs.
+    """The network that `package.module:factory` makes of `options`; `head` is the dotted name of its output layer.
 
     A factory with arguments called `outputs`, `num_classes` (the same number) or `input_shape` is told them.
     """
@@ -30,7 +30,7 @@ class Module:
         check_path("Module", self.path)
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The module without its last layer, then that layer; refused where this would not be the same network."""
+        """Split the module before its last layer; refuse where this would not be the same network."""
         offered = {"input_shape": input_shape, "outputs": outputs, "num_classes": outputs}
         whole = make(self.path, self.options, offered)
         module = self._cut(copy.deepcopy(whole))
@@ -62,7 +62,7 @@ class Module:
             raise HansaError(f"The layer '{self.head}' of '{self.path}' is not its last one; name the one that is.")
 
     def _probe(self, whole: nn.Module, input_shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """What it makes of two samples: of numbers, or where it cannot read those, of tokens."""
+        """Return its outputs for two samples: of numbers, or where it cannot read those, of tokens."""
         problem: Exception | None = None
         for kind in (torch.float32, torch.int64):
             x = torch.ones((2, *input_shape), dtype=kind)
@@ -75,7 +75,7 @@ class Module:
 
 
 def _agrees(module: nn.Module, x: Tensor, expected: Tensor) -> bool:
-    """Whether the split network still gives the same; one cut in its middle may not run at all."""
+    """Tell whether the split network still gives the same; one cut in its middle may not run at all."""
     try:
         with torch.no_grad():
             return torch.allclose(module(x), expected, rtol=1e-4, atol=1e-5)

@@ -27,7 +27,7 @@ class Lift(nn.Module):
         self.register_buffer("sigma", torch.tensor(float(sigma)))
 
     def forward(self, z: Tensor) -> Tensor:
-        """The mapped features."""
+        """Return the mapped features."""
         mapped: Tensor = self.features(z / self.sigma)
         return mapped
 
@@ -51,7 +51,7 @@ class RandomFeaturesModel:
         require(good, f"The 'sigma' of random features must be a number > 0. Got {self.sigma}.")
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The inner model's features, the map, and a new head."""
+        """Build the inner model's features, the map, and a new head."""
         base = self.inner.build(input_shape, outputs).get_submodule("features")
         with torch.no_grad():
             inputs = base.eval()(torch.zeros((1, *input_shape))).flatten(1).shape[1]

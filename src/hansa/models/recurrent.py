@@ -38,7 +38,7 @@ class _Layer(nn.Module):
 
 
 class _LastState(nn.Module):
-    """What the top layer knows after the last token."""
+    """The top layer's state after the last token."""
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _LastState(nn.Module):
 
 @dataclass(frozen=True)
 class CharLSTM:
-    """Predicts the next character: the classes are the vocabulary.  LEAF and FedSeq use these sizes for Shakespeare."""
+    """A next-character predictor: classes are the vocabulary.  LEAF and FedSeq use these sizes for Shakespeare."""
 
     embedding: int = 8
     hidden: int = 100
@@ -64,7 +64,7 @@ class CharLSTM:
             require(value >= 1, f"The '{name}' of CharLSTM must be at least 1. Got {value}.")
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """For sequences of any length of integers below the number of classes."""
+        """Build it for sequences of any length of integers below the number of classes."""
         if len(input_shape) != 1:
             raise HansaError(
                 "The model CharLSTM needs sequences of tokens (one axis). "

@@ -25,12 +25,12 @@ class Split(nn.Module):
 
 
 def vector_size(input_shape: tuple[int, ...]) -> int:
-    """How many numbers one sample has once flattened."""
+    """Count the numbers of one flattened sample."""
     return math.prod(input_shape)
 
 
 def image_shape(model: Any, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
-    """Channels, height and width, or a sentence that says why these samples are no images for this model."""
+    """Return channels, height and width, or tell why these samples are no images for this model."""
     if len(input_shape) == 3 and min(input_shape[1:]) >= smallest:
         return input_shape
     raise HansaError(

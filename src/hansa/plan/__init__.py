@@ -1,1 +1,1 @@
-"""Plans: what a run shall do, as a TOML file or as typed objects."""
+"""Plans of a run, as a TOML file or as typed objects."""

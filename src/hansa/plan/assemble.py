@@ -1,4 +1,4 @@
-"""From a plan to an experiment: load the data, extract features, divide it among clients, and check that all fits."""
+"""The path from plan to experiment: load data, extract features, divide it among clients, and check that all fits."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ class Extraction:
         self.done: Extracted | None = None
 
     def features(self, data: Dataset) -> Dataset:
-        """The data set as the model will see it."""
+        """Return the data set as the model will see it."""
         if self.plan.data.features is None:
             return data
         self.done = extract_features(data, self.plan.data.features, progress=self.progress)
         return self.done.data
 
     def shifted_features(self, data: Dataset, division: Division) -> Dataset:
-        """Likewise, after images were shifted from client to client, or a table was scaled by what is trained on."""
+        """Return the same after images were shifted from client to client, or a table was scaled by training rows."""
         for place, shift in enumerate(self.plan.data.shift):
             data = shift.apply(data, division, numpy_generator(self.plan.seed, "data", "shift", place))
         return self.features(data)
 
     def summary(self) -> dict[str, Any] | None:
-        """What extracting cost, for the record."""
+        """Return the cost of extraction, for the record."""
         if self.done is None:
             return None
         samples = self.done.cached + self.done.computed
@@ -84,7 +84,7 @@ class Extraction:
 
 
 def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
-    """Features first, so that every seed and partition shares them; shifted images and scaled tables depend on both."""
+    """Extract first, so that seeds and partitions share features; shifted images and scaled tables depend on both."""
     last = bool(plan.data.shift) or data.rule is not None
     prepare = extraction.shifted_features if last else None
     data = data if last else extraction.features(data)
@@ -92,7 +92,7 @@ def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
 
 
 def task_for(plan: Plan, federation: Federation) -> Task:
-    """The task, in the shapes of the data; building its model once shows that it takes them."""
+    """Return the task, in the shapes of the data; building its model once shows that it takes them."""
     x = next(iter(federation.clients.values())).train.x
     task = Task(
         model=plan.model,
@@ -116,7 +116,7 @@ def check_phases(plan: Plan) -> None:
 
 
 def check(phase: Phase, federation: Federation) -> None:
-    """Whether a phase makes sense on these clients."""
+    """Check that a phase makes sense on these clients."""
     population, name = len(federation.clients), phase.name
     require(
         not phase.algorithm.one_shot or phase.orchestration.visits_once(phase.rounds, population),

@@ -1,4 +1,4 @@
-"""Where a run starts that continues another: the phase it follows, as that run's folder remembers it."""
+"""The start of a run that continues another: the phase it follows, as stored in that run's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hansa.running.phase_run import PhaseRun, restore
 
 
 def origin_of(start: Start, experiment: Experiment) -> PhaseRun:
-    """The phase that a plan's `start` names, seen from the clients of this experiment."""
+    """Return the phase that a plan's `start` names, seen from the clients of this experiment."""
     run = Run.open(start.run)
     plan = read_plan(run.path / "plan.toml")
     phases = phases_of(plan)
@@ -49,7 +49,7 @@ def _index(start: Start, phases: Sequence[Phase]) -> int:
 
 
 def _compare(run: Run, plan: Plan, experiment: Experiment) -> None:
-    """Whether what the other run learnt has a meaning here."""
+    """Check that what the other run learnt has a meaning here."""
     task = experiment.task
     where = f"The run '{run.path}' cannot be continued"
     require(plan.model == task.model, f"{where}: its model is {plan.model}, and this plan's is {task.model}.")
@@ -60,7 +60,7 @@ def _compare(run: Run, plan: Plan, experiment: Experiment) -> None:
 
 
 def _same_clients(run: Run, experiment: Experiment) -> None:
-    """A model of its own can only be carried over by the client that has it."""
+    """Require the same clients: a personal model can only be carried over by the client that has it."""
     strangers = sorted(set(experiment.federation.clients) - set(run.data["clients"]))
     require(
         not strangers,

@@ -20,13 +20,13 @@ SHIPPED = resources.files("hansa.plan") / "shipped"
 
 
 def shipped() -> dict[str, str]:
-    """The plans that come with the package: name and text."""
+    """Return the plans that come with the package: name and text."""
     files = sorted((file for file in SHIPPED.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
 
 
 def read_plan(source: str | Path, changes: Iterable[str] = ()) -> Plan:
-    """The plan of a file, or of a shipped plan's name, with `--set`-style changes applied."""
+    """Read the plan of a file, or of a shipped plan's name, with `--set`-style changes applied."""
     text, folder = _text(source)
     try:
         table = tomllib.loads(text)
@@ -40,7 +40,7 @@ def read_plan(source: str | Path, changes: Iterable[str] = ()) -> Plan:
 
 
 def plan_from_table(table: dict[str, Any], source: str, folder: Path) -> Plan:
-    """A plan from its table; relative paths of data are relative to `folder`."""
+    """Return a plan from its table; relative paths of data are relative to `folder`."""
     version = table.get("hansa", FORMAT)
     if isinstance(version, int) and version > FORMAT:
         raise HansaError(
@@ -56,7 +56,7 @@ def plan_from_table(table: dict[str, Any], source: str, folder: Path) -> Plan:
 
 
 def plan_schema() -> dict[str, Any]:
-    """A JSON schema of plan files, for editors."""
+    """Return a JSON schema of plan files, for editors."""
     schema = json_schema(Plan)
     phases = schema["properties"]["phases"]
     notation = {"type": "string", "description": "Phases in the papers' notation: OLL(Fed3R + FedAvg) + FP(head)."}
@@ -97,7 +97,7 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
 
 
 def apply_change(table: dict[str, Any], change: str) -> None:
-    """`phases.0.rounds=5`: set one value, read as TOML where it is TOML and as text otherwise."""
+    """Set one value, `phases.0.rounds=5`, read as TOML where it is TOML and as text otherwise."""
     path, equals, text = change.partition("=")
     if not equals:
         raise HansaError(f"A change must look like 'phases.0.rounds=5'. Got '{change}'.")
@@ -141,5 +141,5 @@ def _value(text: str) -> Any:
 
 
 def write_plan(plan: Plan) -> str:
-    """The resolved plan as TOML: every setting, also those left at their defaults."""
+    """Return the resolved plan as TOML: every setting, also those left at their defaults."""
     return tomli_w.dumps(to_table(plan), multiline_strings=True)

@@ -11,7 +11,7 @@ from hansa.running.experiment import Phase
 
 
 def phases_of(plan: Plan) -> tuple[Phase, ...]:
-    """The phases, with names that tell them apart."""
+    """Return the phases, with names that tell them apart."""
     phases: list[Phase] = []
     for planned in _with_following(plan.phases):
         name = name_of("algorithm", planned.algorithm).rpartition(":")[2].lower()

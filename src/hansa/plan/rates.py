@@ -37,7 +37,7 @@ def with_default_rates(plan: Plan, tables: object) -> Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """What the phases before one have left behind."""
+    """The state that the phases before one have left behind."""
 
     closed: bool = False  # a closed-form classifier, whose columns have length one
     pruned: bool = False  # only local labels
@@ -66,7 +66,7 @@ class Before:
 
     @property
     def factor(self) -> float:
-        """What the default learning rate of the next phase is multiplied by."""
+        """The factor on the default learning rate of the next phase."""
         return (AFTER_FED3R if self.closed else 1.0) * (AFTER_OLL if self.pruned else 1.0)
 
     @property
@@ -76,7 +76,7 @@ class Before:
 
 
 def _scaled(algorithm: Algorithm, table: Mapping[str, Any], factor: float) -> Algorithm:
-    """The algorithm, and algorithms it wraps, with every rate scaled that the table does not give."""
+    """Scale every rate that the table does not give, of the algorithm and of algorithms it wraps."""
     changes: dict[str, LocalTraining | Algorithm] = {}
     for field in dataclasses.fields(algorithm):  # type: ignore[arg-type]
         value, given = getattr(algorithm, field.name), _entry(table, field.name)
@@ -88,11 +88,11 @@ def _scaled(algorithm: Algorithm, table: Mapping[str, Any], factor: float) -> Al
 
 
 def _round(rate: float) -> float:
-    """0.1 · 0.1 as a person would write it, not as 0.010000000000000002."""
+    """Round 0.1 · 0.1 as a person would write it, not as 0.010000000000000002."""
     return float(f"{rate:.12g}")
 
 
 def _entry(table: object, key: str) -> Mapping[str, Any]:
-    """A table in a table; a bare name says nothing but the name."""
+    """Return a table in a table; a bare name says nothing but the name."""
     found = table.get(key) if isinstance(table, Mapping) else None
     return found if isinstance(found, Mapping) else {}

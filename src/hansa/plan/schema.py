@@ -28,7 +28,7 @@ FORMAT = 1  # of plan files; a file of a newer format is refused
 
 @dataclass(frozen=True)
 class DataPlan:
-    """Where the data comes from, how it is divided among clients, and what results are evaluated on."""
+    """The source of the data, its division among clients, and the samples that results are evaluated on."""
 
     source: Annotated[Source, Piece("source")]
     partition: Annotated[Partition, Piece("partition")]
@@ -72,7 +72,7 @@ class PhasePlan:
         return Phase(**{**same, **given})
 
     def following(self) -> PhasePlan | None:
-        """The phase that `oll` puts after this one."""
+        """Return the phase that `oll` puts after this one."""
         if not self.oll:
             return None
         return PhasePlan(OLL(), temperature=self.temperature, outside=self.outside)

@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"\s*([+()]|[^\s+()]+)")
 
 
 class Word(NamedTuple):
-    """What a name of the notation stands for."""
+    """The meaning of a name of the notation."""
 
     phases: Callable[[str], list[Table]]  # made for a part
     default: str = ""
@@ -39,7 +39,7 @@ def expand(table: Table) -> None:
 
 
 def phases_from(text: str) -> list[Table]:
-    """The phases that a line of notation stands for, as tables."""
+    """Return the phases that a line of notation stands for, as tables."""
     tokens = _Tokens(text)
     phases = _sequence(tokens)
     if tokens.next:
@@ -86,7 +86,7 @@ def _phase(tokens: _Tokens, word: str, part: str) -> list[Table]:
 
 
 def _rounds(word: str) -> tuple[str, int | None]:
-    """`FedAvg-1k`: a name and a number of rounds; `Fed3R-RF` is a name alone."""
+    """Split `FedAvg-1k` into a name and a number of rounds; `Fed3R-RF` is a name alone."""
     match = re.fullmatch(r"(.+)-(\d+)(k?)", word)
     return (match[1], int(match[2]) * (1000 if match[3] else 1)) if match else (word, None)
 
@@ -96,7 +96,7 @@ def _closed_form(*algorithms: str | Table) -> Word:
 
 
 def _tuning(algorithm: str, **settings: Any) -> Word:
-    """Federated fine-tuning: what is in brackets trains, the rest stays."""
+    """Return federated fine-tuning: what is in brackets trains, the rest stays."""
 
     def phases(part: str) -> list[Table]:
         made = {"name": algorithm, **settings, "local": {**LOCAL, "train": part}}
@@ -106,7 +106,7 @@ def _tuning(algorithm: str, **settings: Any) -> Word:
 
 
 def _partial(algorithm: str, default: str = "head") -> Word:
-    """Partial personalisation: what is in brackets is the client's own."""
+    """Return partial personalisation: what is in brackets is the client's own."""
 
     def phases(part: str) -> list[Table]:
         made = {"name": algorithm, "keep": part, "local": LOCAL}
@@ -116,7 +116,7 @@ def _partial(algorithm: str, default: str = "head") -> Word:
 
 
 def _full(strength: float) -> Word:
-    """Full personalisation: every client by itself, a round an epoch, so that there is a curve over epochs."""
+    """Return full personalisation: every client by itself, a round an epoch, so that there is a curve over epochs."""
 
     def phases(part: str) -> list[Table]:
         made = {"name": "local", "strength": strength, "local": {**LOCAL, "train": part}}
@@ -157,7 +157,7 @@ class _Tokens:
         self.next = next(self._left, "")
 
     def take(self, expected: str = "") -> str:
-        """The next token; refused where another one is expected, or none is left."""
+        """Take the next token; refuse where another one is expected, or none is left."""
         token = self.next
         wrong = token != expected if expected else token in ("", "+", "(", ")")
         if wrong:
@@ -167,5 +167,5 @@ class _Tokens:
         return token
 
     def error(self, problem: str) -> HansaError:
-        """What is wrong with the line."""
+        """Return the error of a wrong line."""
         return HansaError(f"The phases '{self.text}' cannot be read: {problem}.")

@@ -1,1 +1,1 @@
-"""What a run leaves behind: writing, reading, tracking and reporting it."""
+"""A run's results: writing, reading, tracking and reporting them."""

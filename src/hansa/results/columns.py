@@ -1,4 +1,4 @@
-"""What the numbers of an evaluation are called: names in files taken apart, titles and order made from the metrics.
+"""Names of an evaluation's numbers: names in files taken apart, titles and order made from the metrics.
 
 `client_validation_accuracy_worst10` is the accuracy on clients' validation sets, over the worst tenth of the clients.
 """
@@ -40,7 +40,7 @@ SHOWN_OF_HEADLINES = ("", "weighted", "mean", "mean_visited", "mean_unvisited", 
 
 @dataclass(frozen=True)
 class Facts:
-    """What tables and charts need to know of a metric.
+    """The facts that tables and charts need of a metric.
 
     A run folder records them, so that reading it imports no code that its plan names.
     """
@@ -61,25 +61,25 @@ OTHERS = (
 
 
 def facts_of(metric: Metric) -> Facts:
-    """What a metric says of itself."""
+    """Return a metric's facts about itself."""
     return Facts(metric.name, metric.title, metric.higher, metric.percent)
 
 
 def recorded(suite: Suite) -> list[dict[str, Any]]:
-    """A suite's facts as `summary.json` holds them."""
+    """Return a suite's facts as `summary.json` holds them."""
     return [asdict(facts_of(metric)) for metric in suite.metrics]
 
 
 @cache
 def catalogue() -> tuple[Facts, ...]:
-    """The facts of all metrics of the catalogue, in its order."""
+    """Return the facts of all metrics of the catalogue, in its order."""
     pieces = (find("metric", name)() for name in CATALOGUE["metric"])
     return tuple(facts_of(piece) for piece in pieces if isinstance(piece, Metric))
 
 
 @cache
 def headline_names() -> frozenset[str]:
-    """The metrics whose spread over clients is told in full."""
+    """Return the metrics whose spread over clients is told in full."""
     return frozenset(default_suite(real).headline.name for real in (False, True))
 
 
@@ -118,7 +118,7 @@ class Column:
 
     @cached_property
     def order(self) -> tuple[int, int, int, str]:
-        """By metric, then by test set, then by mean."""
+        """The sort key: metric, then test set, then mean."""
         parts, places = ["", *PARTS], ["", *PLACES]
         return self.rank, places.index(self.place), parts.index(self.part), self.name
 
@@ -128,7 +128,7 @@ def _capital(words: str) -> str:
 
 
 def column(name: str, known: Sequence[Facts] = ()) -> Column:
-    """A name in a file taken apart; `known` are metrics beside those of the catalogue."""
+    """Take a name in a file apart; `known` are metrics beside those of the catalogue."""
     every = {facts.name: facts for facts in (*catalogue(), *known, *OTHERS)}
     ranks = {found: rank for rank, found in enumerate(every)}
     for place, part in _splits(name):
@@ -140,17 +140,17 @@ def column(name: str, known: Sequence[Facts] = ()) -> Column:
 
 
 def _splits(name: str) -> list[tuple[str, str]]:
-    """The places and parts that a name may begin and end with, the longest first."""
+    """Return the places and parts that a name may begin and end with, the longest first."""
     places = sorted((place for place in PLACES if name.startswith(place)), key=len, reverse=True)
     parts = sorted((part for part in PARTS if name.endswith(f"_{part}")), key=len, reverse=True)
     return [(place, part) for place in places for part in (*parts, "")]
 
 
 def ordered(names: Iterable[str], known: Sequence[Facts] = ()) -> list[Column]:
-    """Columns in the order of tables: by metric, then by test set, then by mean over clients."""
+    """Sort columns in the order of tables: by metric, then by test set, then by mean over clients."""
     return sorted((column(name, known) for name in set(names)), key=lambda one: one.order)
 
 
 def facts_from(table: Iterable[Mapping[str, Any]]) -> tuple[Facts, ...]:
-    """The facts that a run folder recorded."""
+    """Return the facts that a run folder recorded."""
     return tuple(Facts(str(one["name"]), str(one["title"]), bool(one["higher"]), bool(one["percent"])) for one in table)

@@ -1,4 +1,4 @@
-"""Reading run folders: what a run did and what it cost, finished or not."""
+"""The reading of run folders: a run's results and costs, finished or not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """The run in a folder, or a sentence why that folder holds none."""
+        """Open the run in a folder, or tell in a sentence why it holds none."""
         path = Path(path)
         require(path.is_dir(), f"There is no run folder '{path}'. Give a folder that 'hansa run' has written.")
         require((path / "plan.toml").is_file(), f"The folder '{path}' is not a run folder: it has no plan.toml.")
@@ -70,12 +70,12 @@ class Run:
 
     @cached_property
     def data(self) -> Record:
-        """How the data is divided: clients, classes, counts and heterogeneity."""
+        """The division of the data: clients, classes, counts and heterogeneity."""
         return self._json("data.json")
 
     @cached_property
     def summary(self) -> Record:
-        """What the run itself said of its end; empty when it was killed."""
+        """The run's own account of its end; empty when it was killed."""
         return self._json("summary.json")
 
     @cached_property
@@ -85,7 +85,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> tuple[Facts, ...]:
-        """What the run recorded of its metrics; of a run that recorded nothing, the catalogue knows the usual ones."""
+        """The run's recorded facts on its metrics; where it recorded nothing, the catalogue's on the usual ones."""
         try:
             return facts_from(self.summary.get("metrics", ()))
         except (KeyError, TypeError) as error:
@@ -115,11 +115,11 @@ class Run:
         return str(self.summary.get("status", "unfinished"))
 
     def clients(self) -> pyarrow.Table | None:
-        """A row per client per evaluation, where clients have local test sets."""
+        """Return a row per client per evaluation, where clients have local test sets."""
         return self._table("clients.parquet")
 
     def ledger(self) -> pyarrow.Table | None:
-        """A row per client per phase: its visits, bytes and FLOPs."""
+        """Return a row per client per phase: its visits, bytes and FLOPs."""
         return self._table("ledger.parquet")
 
     def _json(self, name: str) -> Record:
@@ -147,7 +147,7 @@ class Run:
 
 
 def _records(path: Path) -> Iterable[Record]:
-    """The lines of a JSON-lines file; a last line that was cut off by a kill is not there yet."""
+    """Read the lines of a JSON-lines file; a last line that was cut off by a kill is not there yet."""
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
     while lines and not lines[-1].strip():
         lines.pop()
@@ -204,7 +204,7 @@ class Row:
 
 
 def phases(run: Run) -> list[Row]:
-    """A row per phase begun, each with its deployed or last evaluation, never its best."""
+    """Return a row per phase begun, each with its deployed or last evaluation, never its best."""
     grouped: dict[int, list[Record]] = {}
     for record in run.rounds:
         grouped.setdefault(record["phase"], []).append(record)
@@ -214,7 +214,7 @@ def phases(run: Run) -> list[Row]:
 
 
 def total(rows: Sequence[Row]) -> Row:
-    """A run's phases as one row: costs added, from where the first began to the metrics of the last."""
+    """Return a run's phases as one row: costs added, from where the first began to the metrics of the last."""
     return replace(
         rows[-1],
         before=rows[0].before,
@@ -229,12 +229,12 @@ def total(rows: Sequence[Row]) -> Row:
 
 
 def _row(run: str, phase: Record) -> Row:
-    """A row from a phase's summary."""
+    """Return a row from a phase's summary."""
     return Row(run=run, phase=str(phase["name"]), **{key: phase[key] for key in SUMMARY if key in phase})
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A name for each run that tells it from the others: its own, with seed or folder where that is not enough."""
+    """Name each run so as to tell it from the others: its name, with seed or folder where that is not enough."""
     named = [run.name for run in runs]
     seeded = [f"{run.name}, seed {run.seed}" for run in runs]
     placed = [f"{run.name}, {run.path.resolve().name}" for run in runs]
@@ -243,18 +243,18 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def facts_in(runs: Sequence[Run]) -> tuple[Facts, ...]:
-    """What the runs recorded of their metrics; of two that share a name, the first run's."""
+    """Return the runs' recorded facts on their metrics; of two that share a name, the first run's."""
     found = {facts.name: facts for run in reversed(runs) for facts in run.metrics}
     return tuple(found.values())
 
 
 def comparison(runs: Sequence[Run]) -> list[Row]:
-    """A row per run and phase, in the order given."""
+    """Return a row per run and phase, in the order given."""
     return [replace(row, run=label) for run, label in zip(runs, labels(runs), strict=True) for row in phases(run)]
 
 
 def headline(metrics: Mapping[str, float]) -> tuple[str, float] | None:
-    """The one number to show of an evaluation: the first metric, on the global test set where there is one.
+    """Return the one number to show of an evaluation: the first metric, on the global test set if there is one.
 
     None where there is no number, as when the model has diverged.
     """
@@ -263,7 +263,7 @@ def headline(metrics: Mapping[str, float]) -> tuple[str, float] | None:
 
 
 def is_number(value: object) -> bool:
-    """Whether it can be drawn: neither missing nor infinite."""
+    """Tell whether it can be drawn: neither missing nor infinite."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -281,7 +281,7 @@ class Point:
 
 
 def points(run: Run, metric: str, against: Axis = "rounds") -> list[Point]:
-    """A metric at every evaluation over the cost so far; costs go on adding up over phases."""
+    """Return a metric at every evaluation over the cost so far; costs go on adding up over phases."""
     require(against in AXES, f"A curve cannot be drawn against '{against}'.{did_you_mean(against, AXES)}")
     cost, found = 0.0, []
     for record in run.rounds:
@@ -294,7 +294,7 @@ def points(run: Run, metric: str, against: Axis = "rounds") -> list[Point]:
 
 
 def curve(run: Run, metric: str, against: Axis = "rounds") -> tuple[list[float], list[float]]:
-    """A metric over the rounds, bytes, FLOPs or seconds so far, ready to plot."""
+    """Return a metric over the rounds, bytes, FLOPs or seconds so far, ready to plot."""
     found = points(run, metric, against)
     return [point.x for point in found], [point.y for point in found]
 

@@ -1,4 +1,4 @@
-"""What a phase comes to: its summary from the records of its rounds, and its clients' rows as tidy columns."""
+"""The outcome of a phase: its summary from the records of its rounds, and its clients' rows as tidy columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
 
 
 def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
-    """Where a phase began, what it reached, and what it cost.
+    """Summarise where a phase began, what it reached, and what it cost.
 
     Its metrics are those of the model it deploys: of the round that a record names as `deployed`, else of the last
     evaluation, and never of the best on a test set.  `evaluated` is that round; None where there was no evaluation.
@@ -39,7 +39,7 @@ def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def phase_tables(records: Sequence[Record], stored: Callable[[str], Tree | None]) -> dict[str, Any]:
-    """The tables of the evaluation that a phase is known by: of the global test set, and summed over its clients."""
+    """Return the tables of a phase's known evaluation: of the global test set, and summed over its clients."""
     phase, told = records[-1]["phase"], phase_summary(records)
     tables = stored(f"{phase}/tables/{told['evaluated']}") or {}
     sums = stored(f"{phase}/scores/{told['evaluated']}") or {}
@@ -49,20 +49,20 @@ def phase_tables(records: Sequence[Record], stored: Callable[[str], Tree | None]
 
 
 def _plain(values: Any) -> Any:
-    """Nested lists in which what is no number is None."""
+    """Return nested lists in which what is no number is None."""
     if isinstance(values, list):
         return [_plain(value) for value in values]
     return values if math.isfinite(values) else None
 
 
 def _evaluations(records: Sequence[Record]) -> dict[int, Mapping[str, float]]:
-    """The metrics by round; round 0 is what the phase began with."""
+    """Return the metrics by round; round 0 is what the phase began with."""
     before = {0: records[0]["before"]} if records[0].get("before") else {}
     return before | {record["round"]: record["metrics"] for record in records if record.get("metrics")}
 
 
 def _deployed(records: Sequence[Record]) -> int | None:
-    """The round whose model is deployed, where the run chose one by its validation sets."""
+    """Return the round whose model is deployed, where the run chose one by its validation sets."""
     told = [record["deployed"] for record in records if record.get("deployed") is not None]
     return int(told[-1]) if told else None
 
@@ -70,7 +70,7 @@ def _deployed(records: Sequence[Record]) -> int | None:
 def client_tables(
     evaluations: Iterable[tuple[Record, Tree]], names: np.ndarray, sizes: np.ndarray
 ) -> list[dict[str, Any]]:
-    """The clients' rows of every evaluation as columns, the same for all: a metric that one lacks is missing there."""
+    """Return clients' rows of every evaluation as columns, the same for all: a metric that one lacks is missing."""
     pairs = list(evaluations)
     keys = dict.fromkeys(key for _, rows in pairs for key in rows if key not in ("client", "samples"))
     metrics = [key for key in keys if not is_sum(key) and key != "undefined"]
@@ -94,7 +94,7 @@ def _client_table(record: Record, rows: Tree, names: Any, sizes: Any, metrics: S
 
 
 def _present(values: Tensor, *, whole: bool = False) -> Any:
-    """A column in which what is no number is missing."""
+    """Return a column in which what is no number is missing."""
     import pyarrow
 
     numbers = values.double().numpy()

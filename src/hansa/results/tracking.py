@@ -18,10 +18,10 @@ from hansa.errors import HansaError, require
 
 
 class Tracker(Protocol):
-    """Where a run's metrics also go while it lasts."""
+    """A further destination of a run's metrics while it lasts."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics after a number of rounds, counted over all phases."""
+        """Log metrics after a number of rounds, counted over all phases."""
         ...
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class _TensorBoardTracker:
 
 @dataclass(frozen=True)
 class WeightsAndBiases:
-    """A run of Weights & Biases, kept in the run folder; `wandb sync` sends it once there is an account."""
+    """A run of Weights & Biases, stored in the run folder; `wandb sync` sends it once there is an account."""
 
     project: str = "hansa"
     mode: str = "offline"
@@ -146,7 +146,7 @@ class _MLflowTracker:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested plan as `phases.0.rounds` and the like."""
+    """Flatten a nested plan to `phases.0.rounds` and the like."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, list | tuple) and any(isinstance(part, Mapping) for part in value):
@@ -160,7 +160,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @contextmanager
 def _variables(**wanted: str) -> Iterator[None]:
-    """Environment variables for as long as a package is imported and opened; what the user has set stays."""
+    """Set environment variables while a package is imported and opened; what the user has set stays."""
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(added)
     try:

@@ -1,4 +1,4 @@
-"""Writing run folders: everything a run leaves behind, each file whole at any moment."""
+"""The writing of run folders: everything a run leaves behind, each file whole at any moment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, plan: str, seed: int, engine: Mapping[str, Any]) -> RunFolder:
-        """A new folder with the resolved plan and the environment; a folder that holds a run already is refused."""
+        """Create a folder with the resolved plan and the environment; refuse a folder that holds a run already."""
         if (path / "plan.toml").exists():
             raise HansaError(
                 f"'{path}' holds a run already: continue it with 'hansa resume {path}', or choose another folder."
@@ -59,7 +59,7 @@ class RunFolder:
         return cls(path)
 
     def open_store(self) -> DiskStore:
-        """The checkpoint."""
+        """Open the checkpoint."""
         return DiskStore(checkpoint_of(self.path))
 
     def write(self, record: Record) -> int:
@@ -82,7 +82,7 @@ class RunFolder:
             os.truncate(self._rounds, length)
 
     def records(self) -> list[Record]:
-        """The rounds so far."""
+        """Return the rounds so far."""
         if not self._rounds.exists():
             return []
         return [json.loads(line) for line in self._rounds.read_text(encoding="utf-8").splitlines()]
@@ -115,7 +115,7 @@ class RunFolder:
             write_whole(self.path / "model.safetensors", wire.pack(run.algorithm.model(run.task, run.server)))
 
     def export(self, store: Store, federation: Federation, phases: Sequence[Phase]) -> None:
-        """Per-client results and costs as tidy Parquet files, and tables such as the confusion matrix."""
+        """Export per-client results and costs as tidy Parquet files, and tables such as the confusion matrix."""
         names = np.array(list(federation.clients))
         sizes = np.array([client.size for client in federation.clients.values()])
         found = ((one, store.get(f"{one['phase']}/scores/{one['round']}")) for one in self.records() if one["metrics"])
@@ -157,7 +157,7 @@ class RunFolder:
 
 
 def _carried_out(rounds: Sequence[Record]) -> dict[str, Any]:
-    """What the engine settled before a phase, and how often each way was taken."""
+    """Return what the engine settled before a phase, and how often each way was taken."""
     paths: Counter[str] = Counter()
     for record in rounds:
         paths.update(record["paths"])
@@ -185,7 +185,7 @@ def _write_parquet(path: Path, tables: Sequence[dict[str, Any]]) -> None:
 
 
 def environment(seed: int, engine: Mapping[str, Any]) -> dict[str, Any]:
-    """What one must know to repeat a run elsewhere."""
+    """Return the facts needed to repeat a run elsewhere."""
     return {
         "hansa": __version__,
         "python": platform.python_version(),
@@ -201,7 +201,7 @@ def environment(seed: int, engine: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the folder the run was started in, where that is a git checkout."""
+    """Return the commit of the folder the run was started in, where that is a git checkout."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.SubprocessError):

@@ -15,7 +15,7 @@ SMALLEST_PANEL = 128
 
 
 def block_rows(device: torch.device) -> int:
-    """Rows of a block: large enough to be fast, small enough to stay a small part of memory."""
+    """Return the rows of a block: large enough to be fast, small enough to stay a small part of memory."""
     return 4096 if device.type == "cpu" else 32768
 
 

@@ -1,4 +1,4 @@
-"""What every kind of ridge statistics does alike: sums over samples, so they add up over clients, shards and servers.
+"""The common part of all ridge statistics: sums over samples, which add up over clients, shards and servers.
 
 They form a commutative group, leaf by leaf: `+` merges clients in any order, `-` removes one exactly.
 """
@@ -32,16 +32,16 @@ class AdditiveStatistics(ABC):
     @classmethod
     @abstractmethod
     def zeros(cls, dimension: int, columns: int, /, *, device: torch.device | str | None = None) -> Self:
-        """The statistics of no sample at all."""
+        """Return the statistics of no sample at all."""
 
     @classmethod
     @abstractmethod
     def unpack(cls, tree: Tree, columns: int, /) -> Self:
-        """The inverse of `pack`."""
+        """Invert `pack`."""
 
     @abstractmethod
     def pack(self, dtype: torch.dtype) -> Tree:
-        """The wire form."""
+        """Return the wire form."""
 
     @abstractmethod
     def __sub__(self, other: Self) -> Self: ...
@@ -53,15 +53,15 @@ class AdditiveStatistics(ABC):
 
     @abstractmethod
     def system(self, intercept: bool) -> System:
-        """The normal equations of plain ridge regression."""
+        """Return the normal equations of plain ridge regression."""
 
     @abstractmethod
     def plain(self, found: Tensor, intercept: bool) -> Tensor:
-        """The weights W that a solution of the system stands for, before any re-balancing."""
+        """Return the weights W that a solution of the system stands for, before any re-balancing."""
 
     @abstractmethod
     def squared_error(self, weights: Tensor) -> float:
-        """‖Y − ZW‖² over the samples in these statistics, from the sums alone."""
+        """Return ‖Y − ZW‖² over the samples in these statistics, from the sums alone."""
 
     @abstractmethod
     def _check_block(self, z: Tensor, y: Tensor) -> None:
@@ -73,7 +73,7 @@ class AdditiveStatistics(ABC):
 
     @classmethod
     def sum(cls, parts: Iterable[Self]) -> Self:
-        """The sum of one or more statistics, taken one at a time."""
+        """Return the sum of one or more statistics, taken one at a time."""
         total: Self | None = None
         for part in parts:
             total = part.copy() if total is None else total._shift(part, 1)
@@ -93,19 +93,19 @@ class AdditiveStatistics(ABC):
         return len(self.gram)
 
     def leaves(self) -> Tree:
-        """The sums by name; they are the statistics' tensors, not copies."""
+        """Return the sums by name; they are the statistics' tensors, not copies."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def copy(self) -> Self:
-        """Statistics with tensors of their own."""
+        """Return statistics with tensors of their own."""
         return type(self)(**{name: leaf.clone() for name, leaf in self.leaves().items()})
 
     def to(self, device: torch.device | str) -> Self:
-        """The same sums on a device."""
+        """Return the same sums on a device."""
         return type(self)(**{name: leaf.to(device) for name, leaf in self.leaves().items()})
 
     def has_intercept(self, weights: Tensor) -> bool:
-        """Whether W has a row of intercepts below those of the features; refuses a W that fits neither way."""
+        """Tell whether W has a row of intercepts below those of the features; refuse a W that fits neither way."""
         dimension, columns = self.moment.shape
         shape = tuple(weights.shape)
         require(
@@ -148,5 +148,5 @@ class AdditiveStatistics(ABC):
 
 
 def place_of(features: Array, device: torch.device | str | None) -> torch.device | str | None:
-    """The device asked for, else that of the features."""
+    """Return the device asked for, else that of the features."""
     return features.device if device is None and isinstance(features, Tensor) else device

@@ -1,4 +1,4 @@
-"""Choosing λ, or one of several feature maps, from statistics that are there already: no further communication."""
+"""The choice of λ, or of one of several feature maps, from statistics already there: no further communication."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def select_lambda(statistics: Kind, held_out: Kind, lams: Iterable[float], inter
 
 
 def gcv(statistics: AdditiveStatistics, lams: Iterable[float] = GRID, *, intercept: bool = False) -> LambdaChoice:
-    """The λ with the least generalised cross-validation score, from the training statistics alone.
+    """Choose the λ with the least generalised cross-validation score, from the training statistics alone.
 
     (RSS/n) / (1 − df/n)² with df = tr A(A + λI)⁻¹, plus 1 for an intercept that is not penalised (Golub, Heath and
     Wahba 1979): the mean squared error of leaving one sample out, were all samples equally influential.
@@ -61,7 +61,7 @@ def gcv(statistics: AdditiveStatistics, lams: Iterable[float] = GRID, *, interce
 
 
 def _gcv_score(system: System, lams: tuple[float, ...]) -> Callable[[float], float]:
-    """The score as a function of λ, from one eigendecomposition.
+    """Return the score as a function of λ, from one eigendecomposition.
 
     In A's eigenvectors RSS(λ) is what no weights explain plus Σ λ² c²/(v (v + λ)²), and n − df is n − rank plus
     Σ λ/(v + λ): sums of positive terms, where Σy² − 2 tr(Wᵀb) + tr(WᵀAW) would be a difference of large ones.
@@ -96,7 +96,7 @@ def select(
     *,
     intercept: bool = False,
 ) -> FeatureChoice[Name]:
-    """The best of named (training, held-out) statistics, e.g. of the same clients under several σ and D."""
+    """Select the best of named (training, held-out) statistics, e.g. of the same clients under several σ and D."""
     require(bool(candidates), "There is no candidate to choose from: give at least one.")
     lams = tuple(lams)
     choices = {name: select_lambda(train, held_out, lams, intercept) for name, (train, held_out) in candidates.items()}

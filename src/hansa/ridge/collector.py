@@ -68,7 +68,7 @@ class Collector(Generic[Statistics]):
 
     @property
     def clients(self) -> list[str]:
-        """Who is in the sum."""
+        """The clients in the sum."""
         return sorted(self.store.clients("fingerprint"))
 
     def add(self, client: str, statistics: Statistics) -> bool:
@@ -86,7 +86,7 @@ class Collector(Generic[Statistics]):
         return True
 
     def forget(self, client: str, statistics: Statistics | None = None) -> None:
-        """Take a client out exactly, by its kept upload or by the same statistics sent again."""
+        """Take a client out exactly, by its stored upload or by the same statistics sent again."""
         known = self.store.get("fingerprint", client)
         require(bool(known), f"Client '{client}' was never added, so it cannot be forgotten.")
         kept = self.store.get("upload", client)

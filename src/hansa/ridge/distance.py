@@ -1,4 +1,4 @@
-"""How far apart samples lie: the scale σ of an RBF kernel."""
+"""The distance between samples: the scale σ of an RBF kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hansa.tree import Tree
 
 
 def median_distance(features: Array, seed: int = 0, sample: int = 2000) -> float:
-    """The median distance between samples, over the pairs of a random sample of rows: for data in one place."""
+    """Return the median distance between samples, over pairs of a random sample of rows: for data in one place."""
     z = as_features(features)
     require(
         z.ndim == 2 and len(z) >= 2,
@@ -28,7 +28,7 @@ def median_distance(features: Array, seed: int = 0, sample: int = 2000) -> float
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """What a client sends (d + 2 numbers) for the root mean square distance over ALL pairs, also across clients.
+    """The d + 2 numbers a client sends for the root mean square distance over ALL pairs, also across clients.
 
     The federated stand-in for the median heuristic.  A median of the distances inside clients could be summed too, but
     when a client holds few classes it sees only near neighbours; this is exact on every split, and in many dimensions,
@@ -41,7 +41,7 @@ class Spread:
 
     @classmethod
     def from_features(cls, features: Array) -> Spread:
-        """Of one client's features."""
+        """Compute it from one client's features."""
         z = as_features(features)
         require(z.ndim == 2, f"Features must be a matrix, one row a sample. Got shape {tuple(z.shape)}.")
         total = z.sum(0, dtype=torch.float64)
@@ -51,16 +51,16 @@ class Spread:
 
     @classmethod
     def from_statistics(cls, statistics: RidgeStatistics) -> Spread:
-        """Contained in the statistics of the linear classifier already."""
+        """Take it from the statistics of the linear classifier, which contain it already."""
         return cls(statistics.counts.sum(), statistics.moment.sum(1), statistics.gram.trace())
 
     @classmethod
     def from_tree(cls, tree: Tree) -> Spread:
-        """From its wire form, or from a sum of wire forms."""
+        """Read it from its wire form, or from a sum of wire forms."""
         return cls(tree["count"], tree["total"], tree["squares"])
 
     def tree(self) -> Tree:
-        """The wire form: leaves that add up."""
+        """Return the wire form: leaves that add up."""
         return {"count": self.count, "total": self.total, "squares": self.squares}
 
     def __add__(self, other: Spread) -> Spread:

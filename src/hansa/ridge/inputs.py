@@ -24,12 +24,12 @@ class FeatureMap(Protocol):
         ...
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The mapped rows."""
+        """Return the mapped rows."""
         ...
 
 
 def as_tensor(array: Array) -> Tensor:
-    """A tensor without a copy where torch can share the memory."""
+    """Return a tensor, without a copy where torch can share the memory."""
     if isinstance(array, Tensor):
         return array.detach() if array.requires_grad else array
     array = np.asarray(array)
@@ -39,7 +39,7 @@ def as_tensor(array: Array) -> Tensor:
 
 
 def as_features(array: Array) -> Tensor:
-    """float32 and float64 stay, half precisions become float32, whole numbers float64."""
+    """Convert to floats: float32 and float64 stay, half precisions become float32, whole numbers float64."""
     z = as_tensor(array)
     if z.dtype in (torch.float32, torch.float64):
         return z
@@ -54,7 +54,7 @@ def check_shapes(features: Array, labels: Array, dimension: int | None) -> None:
 
 
 def check_matrix(features: Array, dimension: int | None) -> int:
-    """The rows of n × d features; refuses any other shape."""
+    """Count the rows of n × d features; refuse any other shape."""
     shape = _shape(features)
     require(len(shape) == 2, f"Features must be a matrix, one row a sample. Got shape {shape}.")
     require(
@@ -65,7 +65,7 @@ def check_matrix(features: Array, dimension: int | None) -> int:
 
 
 def as_targets(targets: Array, rows: int, columns: int | None) -> Array:
-    """Real targets as an n × t matrix, where a vector is one target; refuses any other shape."""
+    """Return real targets as an n × t matrix, where a vector is one target; refuse any other shape."""
     matrix = targets if isinstance(targets, Tensor) else np.asarray(targets)
     matrix = matrix[:, None] if matrix.ndim == 1 else matrix
     shape = _shape(matrix)
@@ -101,21 +101,21 @@ def check_values(z: Tensor, y: Tensor, num_classes: int) -> None:
 
 
 def cut(features: Array, labels: Array, rows: int, device: torch.device) -> Iterator[Block]:
-    """Blocks of at most `rows` rows; a memory-mapped matrix is read one block at a time."""
+    """Cut blocks of at most `rows` rows; a memory-mapped matrix is read one block at a time."""
     for start in range(0, len(labels), rows):
         piece = slice(start, start + rows)
         yield as_features(features[piece]).to(device), as_tensor(labels[piece]).to(device)
 
 
 def labelled(batches: Iterable[tuple[Array, Array]], dimension: int) -> Iterator[tuple[Array, Array]]:
-    """The batches, each checked when it is asked for."""
+    """Yield the batches, each checked when it is asked for."""
     for features, labels in batches:
         check_shapes(features, labels, dimension)
         yield features, labels
 
 
 def gather(batches: Iterable[tuple[Array, Array]], rows: int, device: torch.device) -> Iterator[Block]:
-    """The rows of many small batches as few large blocks: matrix products of a few rows waste a processor."""
+    """Gather many small batches into few large blocks: matrix products of a few rows waste a processor."""
     pending: list[tuple[Array, Array]] = []
     held = 0
     for features, labels in batches:
@@ -129,7 +129,7 @@ def gather(batches: Iterable[tuple[Array, Array]], rows: int, device: torch.devi
 
 
 def _joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """One array of features and one of labels or targets; where precisions differ, in the higher one."""
+    """Join features, and labels or targets, into one array each; where precisions differ, in the higher one."""
     if len(parts) == 1:
         return parts[0]
     return _concatenated([part[0] for part in parts]), _concatenated([part[1] for part in parts])

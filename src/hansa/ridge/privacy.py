@@ -73,20 +73,20 @@ class GaussianMechanism:
         return gram, moment, counts
 
     def limit(self, statistics: RidgeStatistics) -> RidgeStatistics:
-        """A client's statistics scaled down to norm B; unchanged where samples are protected."""
+        """Scale a client's statistics down to norm B; unchanged where samples are protected."""
         if self.client_norm is None:
             return statistics
         factor = min(1.0, self.client_norm / max(self.norm(statistics), 1e-300))
         return RidgeStatistics(statistics.gram * factor, statistics.moment * factor, statistics.counts * factor)
 
     def norm(self, statistics: RidgeStatistics) -> float:
-        """‖u‖ of the statistics."""
+        """Return ‖u‖ of the statistics."""
         parts = (statistics.gram / self.clip**2, statistics.moment / self.clip, statistics.counts)
         squares = (share * float(part.square().sum()) for share, part in zip(self.shares, parts, strict=True))
         return math.sqrt(sum(squares))
 
     def release(self, statistics: RidgeStatistics, rng: torch.Generator) -> RidgeStatistics:
-        """Statistics of clipped features (and limited clients) plus noise; A may cease to be positive semi-definite."""
+        """Add noise to statistics of clipped features (and limited clients); A may lose positive semi-definiteness."""
         gram, moment, counts = self.deviations
         shape = statistics.gram.shape
         raw = torch.randn(shape, generator=rng, dtype=torch.float64).mul_(gram)
@@ -100,7 +100,7 @@ class GaussianMechanism:
 
 
 def clip_features(features: Array, clip: float = 1.0) -> Tensor:
-    """Rows longer than `clip` scaled to that length; without it the mechanism protects nothing."""
+    """Scale rows longer than `clip` to that length; without it the mechanism protects nothing."""
     z = as_features(features)
     lengths = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     require(bool(torch.isfinite(lengths).all()), "Features must be finite numbers. Got NaN or infinity.")
@@ -109,7 +109,7 @@ def clip_features(features: Array, clip: float = 1.0) -> Tensor:
 
 
 def project_positive(statistics: RidgeStatistics) -> RidgeStatistics:
-    """The nearest statistics whose A is positive semi-definite: negative eigenvalues become 0.
+    """Return the nearest statistics whose A is positive semi-definite: negative eigenvalues become 0.
 
     Post-processing costs no privacy.  Apply it once, to the sum: applied to every client it would add up to a bias.
     """
@@ -119,7 +119,7 @@ def project_positive(statistics: RidgeStatistics) -> RidgeStatistics:
 
 
 def noise_multiplier(epsilon: float, delta: float) -> float:
-    """σ of the Gaussian mechanism at sensitivity 1, from the dp-accounting library."""
+    """Return σ of the Gaussian mechanism at sensitivity 1, from the dp-accounting library."""
     try:
         from dp_accounting import get_sigma_gaussian  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError as error:

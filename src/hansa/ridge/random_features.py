@@ -34,7 +34,7 @@ class RandomFeatures:
         )
 
     def __call__(self, features: Array) -> Tensor:
-        """The mapped rows (n × D), in the features' own precision and on their device."""
+        """Return the mapped rows (n × D), in the features' own precision and on their device."""
         z = as_features(features)
         require(
             z.ndim == 2 and z.shape[1] == self.dimension_in,
@@ -47,7 +47,7 @@ class RandomFeatures:
 
 @functools.lru_cache(maxsize=2)
 def _draw(inputs: int, outputs: int, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Drawn as float32 by numpy, whose streams are the same on every machine."""
+    """Draw ω and u as float32 by numpy, whose streams are the same on every machine."""
     rng = numpy_generator(seed, "random features", inputs, outputs)
     directions = rng.standard_normal((inputs, outputs), dtype=np.float32)
     phases = (2 * math.pi * rng.random(outputs)).astype(np.float32)

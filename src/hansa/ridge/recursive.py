@@ -28,14 +28,14 @@ class RecursiveRidge:
 
     @classmethod
     def start(cls, dimension: int, num_classes: int, lam: float = 0.01) -> RecursiveRidge:
-        """Before the first sample."""
+        """Return the state before the first sample."""
         check_lambda(lam)
         zeros = RidgeStatistics.zeros(dimension, num_classes)
         return cls(lam, torch.eye(dimension, dtype=torch.float64) / lam, zeros.moment, zeros.counts)
 
     @classmethod
     def from_statistics(cls, statistics: RidgeStatistics, lam: float = 0.01) -> RecursiveRidge:
-        """From sums already there, by one factorisation."""
+        """Start from sums already there, by one factorisation."""
         check_lambda(lam)
         inverse = torch.cholesky_inverse(factorise(statistics.gram, lam))
         return cls(lam, inverse, inverse @ statistics.moment, statistics.counts.clone())
@@ -59,7 +59,7 @@ class RecursiveRidge:
         return self._change(low_rank_factor(statistics.gram, rank), statistics, -1)
 
     def solve(self, normalize: Normalize = "column", alpha: float = 0.8) -> Tensor:
-        """The classifier, as `RidgeStatistics.solve` gives it."""
+        """Return the classifier, as `RidgeStatistics.solve` gives it."""
         check_settings(self.lam, normalize, alpha)
         return balance(self.weights, self.counts, normalize, alpha, intercept=False)
 
@@ -84,7 +84,7 @@ class RecursiveRidge:
 
 
 def low_rank_factor(gram: Tensor, rank: int) -> Tensor:
-    """U (d × r, r ≤ rank) with UUᵀ = A, by Cholesky with diagonal pivoting: O(d r²)."""
+    """Return U (d × r, r ≤ rank) with UUᵀ = A, by Cholesky with diagonal pivoting: O(d r²)."""
     left = gram.diagonal().clone()
     smallest = float(left.max()) * torch.finfo(gram.dtype).eps
     require(bool(torch.isfinite(left).all()), "The Gram matrix must be finite.")

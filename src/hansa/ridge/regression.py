@@ -51,7 +51,7 @@ class RegressionStatistics(AdditiveStatistics):
     def zeros(
         cls, dimension: int, num_targets: int = 1, *, device: torch.device | str | None = None
     ) -> RegressionStatistics:
-        """The statistics of no sample at all."""
+        """Return the statistics of no sample at all."""
         require(dimension >= 1, f"The dimension of regression statistics must be at least 1. Got {dimension}.")
         require(num_targets >= 1, f"The number of targets must be at least 1. Got {num_targets}.")
         shapes = _shapes(dimension, num_targets)
@@ -67,7 +67,7 @@ class RegressionStatistics(AdditiveStatistics):
         block: int | None = None,
         device: torch.device | str | None = None,
     ) -> RegressionStatistics:
-        """Of features (n × d) and real targets (n × t, or n), `block` rows at a time."""
+        """Sum over features (n × d) and real targets (n × t, or n), `block` rows at a time."""
         targets = as_targets(targets, check_matrix(features, None), None)
         dimension = feature_map.dimension_out if feature_map else int(np.shape(features)[1])
         new = cls.zeros(dimension, int(targets.shape[1]), device=place_of(features, device))
@@ -85,7 +85,7 @@ class RegressionStatistics(AdditiveStatistics):
         block: int | None = None,
         device: torch.device | str | None = None,
     ) -> RegressionStatistics:
-        """The sum over many clients' (features, targets) without a matrix for each: small clients share a block.
+        """Sum over many clients' (features, targets) without a matrix for each: small clients share a block.
 
         `dimension` is that of the features given, before any `feature_map`.
         """
@@ -97,7 +97,7 @@ class RegressionStatistics(AdditiveStatistics):
     def update(
         self, features: Array, targets: Array, *, feature_map: FeatureMap | None = None, block: int | None = None
     ) -> RegressionStatistics:
-        """Add samples in place, for streams; returns itself.  A refused batch leaves the sums as they were."""
+        """Add samples in place, for streams; return itself.  A refused batch leaves the sums as they were."""
         rows = check_matrix(features, None if feature_map else self.dimension)
         return self._update(features, as_targets(targets, rows, self.num_targets), feature_map, block)
 
@@ -121,41 +121,41 @@ class RegressionStatistics(AdditiveStatistics):
         return float(self.count)
 
     def solve(self, lam: float = 0.01, *, intercept: bool = False) -> Tensor:
-        """The weights W (d × t, float64); with an intercept, not penalised, (d+1) × t, the intercepts last."""
+        """Solve for W (d × t, float64); with an intercept, not penalised, (d+1) × t, the intercepts last."""
         return self.plain(solution(self.system(intercept), lam), intercept)
 
     def path(self, lams: Iterable[float], *, intercept: bool = False) -> Iterator[Tensor]:
-        """The weights for many λ, one at a time, from one eigendecomposition."""
+        """Yield the weights for many λ, one at a time, from one eigendecomposition."""
         return (self.plain(found, intercept) for found in solutions(self.system(intercept), tuple(lams)))
 
     def select_lambda(
         self, held_out: RegressionStatistics, lams: Iterable[float] = GRID, *, intercept: bool = False
     ) -> LambdaChoice:
-        """The λ whose weights have the least squared error on held-out clients' statistics."""
+        """Select the λ whose weights have the least squared error on held-out clients' statistics."""
         return select_lambda(self, held_out, lams, intercept)
 
     def system(self, intercept: bool) -> System:
-        """A and b; with an intercept those of centred features and targets, whose weights are the same."""
+        """Return A and b; with an intercept those of centred features and targets, whose weights are the same."""
         if not intercept:
             return System(self.gram, self.moment, float(self.squares.sum()), self.n)
         gram, moment, squares = self._centred()
         return System(gram, moment, float(squares.sum()), self.n, free=1)
 
     def plain(self, found: Tensor, intercept: bool) -> Tensor:
-        """W, with the intercepts ȳ − z̄W as the last row where wanted."""
+        """Return W, with the intercepts ȳ − z̄W as the last row where wanted."""
         return torch.cat([found, self._mean_residual(found)[None]]) if intercept else found
 
     def squared_error(self, weights: Tensor) -> float:
-        """‖Y − ZW‖² over the samples in these statistics, from the sums alone."""
+        """Return ‖Y − ZW‖² over the samples in these statistics, from the sums alone."""
         return float(self._squared_errors(weights).sum())
 
     def rmse(self, weights: Tensor) -> Tensor:
-        """The root mean squared error of every target over the samples in these statistics."""
+        """Return the root mean squared error of every target over the samples in these statistics."""
         self._require_samples()
         return (self._squared_errors(weights) / self.count).sqrt()
 
     def r2(self, weights: Tensor) -> Tensor:
-        """The coefficient of determination R² of every target over the samples in these statistics.
+        """Return the coefficient of determination R² of every target over the samples in these statistics.
 
         A constant target has R² = 1 where it is predicted exactly and 0 where not, as in scikit-learn.
         """
@@ -165,7 +165,7 @@ class RegressionStatistics(AdditiveStatistics):
         return torch.where(spread > rounding, 1 - errors / torch.where(spread > rounding, spread, 1.0), constant)
 
     def pack(self, dtype: torch.dtype = torch.float64) -> Tree:
-        """The wire form: upper triangle of A and b in `dtype`, the short vectors in float64."""
+        """Return the wire form: upper triangle of A and b in `dtype`, the short vectors in float64."""
         wire.check_dtype(dtype)
         short = {name: leaf for name, leaf in self.leaves().items() if name not in ("gram", "moment")}
         tree = {"gram": wire.triangle(self.gram, dtype), "moment": self.moment.to(dtype), **short}
@@ -174,17 +174,17 @@ class RegressionStatistics(AdditiveStatistics):
 
     @classmethod
     def unpack(cls, tree: Tree, num_targets: int) -> RegressionStatistics:
-        """The inverse of `pack`; refuses what is misshapen or not finite."""
+        """Invert `pack`; refuse what is misshapen or not finite."""
         _check_tree(tree, num_targets)
         gram = wire.square(tree["gram"], len(tree["total"]))
         return cls(**{name: leaf.to(torch.float64, copy=True) for name, leaf in {**tree, "gram": gram}.items()})
 
     def nbytes(self, dtype: torch.dtype = torch.float64) -> int:
-        """Bytes of the wire form's numbers."""
+        """Count the bytes of the wire form's numbers."""
         return nbytes(blank(self.dimension, self.num_targets, dtype))
 
     def wire_error(self, dtype: torch.dtype = torch.float64) -> float:
-        """Relative error (Frobenius norm, the larger of A's and b's) that travelling in `dtype` costs."""
+        """Return the relative error (Frobenius norm, the larger of A's and b's) that travelling in `dtype` costs."""
         return wire.rounding(self.gram, self.moment, dtype)
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float64) -> None:
@@ -193,7 +193,7 @@ class RegressionStatistics(AdditiveStatistics):
 
     @classmethod
     def load(cls, path: Path | str) -> RegressionStatistics:
-        """Read what `save` wrote, or say in one sentence why not."""
+        """Read what `save` wrote, or tell in one sentence why not."""
         return cls.unpack(*wire.load(Path(path), FORMAT))
 
     def _check_block(self, z: Tensor, y: Tensor) -> None:
@@ -210,13 +210,13 @@ class RegressionStatistics(AdditiveStatistics):
         self.count.add_(len(z))
 
     def _centred(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A, b and Σy² of features and targets less their means."""
+        """Return A, b and Σy² of features and targets less their means."""
         count, total = self._divisor(), self.total
         gram = self.gram - torch.outer(total, total) / count
         return gram, self.moment - torch.outer(total, self.sums) / count, self.squares - self.sums.square() / count
 
     def _squared_errors(self, weights: Tensor) -> Tensor:
-        """Σ (y − zW)² of every target: that of centred features and targets, and n times the mean residual squared."""
+        """Return each target's Σ (y − zW)²: of centred features and targets, and n times the mean residual squared."""
         gram, moment, squares = self._centred()
         weights, given = weights.to(gram), self.has_intercept(weights)
         slopes, offset = weights[: self.dimension], weights[-1] if given else torch.zeros_like(self.sums)
@@ -227,7 +227,7 @@ class RegressionStatistics(AdditiveStatistics):
         return (self.sums - self.total @ weights) / self._divisor()
 
     def _divisor(self) -> Tensor:
-        """n, or 1 where there are no samples: then every sum is 0, and so is every mean."""
+        """Return n, or 1 where there are no samples: then every sum is 0, and so is every mean."""
         return torch.where(self.count > 0, self.count, 1.0)
 
     def _require_samples(self) -> None:
@@ -235,7 +235,7 @@ class RegressionStatistics(AdditiveStatistics):
 
 
 def blank(dimension: int, num_targets: int, dtype: torch.dtype) -> Tree:
-    """The shapes and types of a wire form, without any memory behind them."""
+    """Return the shapes and types of a wire form, without any memory behind them."""
     wire.check_dtype(dtype)
     shapes = {**_shapes(dimension, num_targets), "gram": (dimension * (dimension + 1) // 2,)}
     types = dict.fromkeys(("gram", "moment"), dtype)
@@ -245,7 +245,7 @@ def blank(dimension: int, num_targets: int, dtype: torch.dtype) -> Tree:
 
 
 def _shapes(dimension: int, num_targets: int) -> dict[str, tuple[int, ...]]:
-    """The leaves of the statistics, in order."""
+    """Return the leaves of the statistics, in order."""
     matrices = {"gram": (dimension, dimension), "moment": (dimension, num_targets)}
     return {**matrices, "total": (dimension,), "count": (), "sums": (num_targets,), "squares": (num_targets,)}
 

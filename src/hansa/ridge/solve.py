@@ -1,4 +1,4 @@
-"""From statistics to weights: (A + λI) W = b in float64, and how classes are re-balanced afterwards."""
+"""The step from statistics to weights: (A + λI) W = b in float64, and the re-balancing of classes afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Normalize = Literal["column", "gamma", "none"]
 
 
 class System(NamedTuple):
-    """The normal equations (A + λI) W = b, and what the size of the residual needs besides."""
+    """The normal equations (A + λI) W = b, and whatever else the size of the residual needs."""
 
     gram: Tensor
     moment: Tensor
@@ -26,20 +26,20 @@ class System(NamedTuple):
 
 
 def solution(system: System, lam: float) -> Tensor:
-    """W by one Cholesky factorisation."""
+    """Return W by one Cholesky factorisation."""
     check_lambda(lam)
     return torch.cholesky_solve(system.moment, factorise(system.gram, lam))
 
 
 def solutions(system: System, lams: Sequence[float]) -> Iterator[Tensor]:
-    """W for every λ: A = QΛQᵀ once, then W = Q (Λ + λ)⁻¹ Qᵀb."""
+    """Yield W for every λ: A = QΛQᵀ once, then W = Q (Λ + λ)⁻¹ Qᵀb."""
     values, vectors = eigenvalues(system, lams)
     turned = vectors.T @ system.moment
     return (vectors @ (turned / (values + lam)[:, None]) for lam in lams)
 
 
 def eigenvalues(system: System, lams: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Λ and Q of A = QΛQᵀ; refuses a λ with which A + λI is not positive definite."""
+    """Return Λ and Q of A = QΛQᵀ; refuse a λ with which A + λI is not positive definite."""
     for lam in lams:
         check_lambda(lam)
     values, vectors = torch.linalg.eigh(system.gram)
@@ -48,7 +48,7 @@ def eigenvalues(system: System, lams: Sequence[float]) -> tuple[Tensor, Tensor]:
 
 
 def scores(features: Array, weights: Tensor) -> Tensor:
-    """ZW, plus the intercepts where the weights have them as one more row than there are features."""
+    """Return ZW, plus the intercepts where the weights have them as one more row than there are features."""
     z = as_features(features).to(weights.device)
     dimension = z.shape[1]
     require(
@@ -60,7 +60,7 @@ def scores(features: Array, weights: Tensor) -> Tensor:
 
 
 def factorise(gram: Tensor, lam: float) -> Tensor:
-    """The Cholesky factor of A + λI."""
+    """Return the Cholesky factor of A + λI."""
     factor = gram.clone().T  # symmetric, and in the column order LAPACK factorises in place: one copy of A, not two
     factor.diagonal().add_(lam)
     failed = torch.empty((), dtype=torch.int32, device=gram.device)
@@ -84,14 +84,14 @@ def balance(weights: Tensor, counts: Tensor, normalize: Normalize, alpha: float,
 
 
 def class_weights(counts: Tensor) -> Tensor:
-    """The diagonal of Γ = diag(C‖g‖₁/g); classes without samples take the largest finite entry."""
+    """Return the diagonal of Γ = diag(C‖g‖₁/g); classes without samples take the largest finite entry."""
     seen = has_samples(counts)
     require(bool(seen.any()), "There are no samples in these statistics, so classes cannot be re-balanced.")
     return len(counts) * counts[seen].sum() / torch.where(seen, counts, counts[seen].min())
 
 
 def has_samples(counts: Tensor) -> Tensor:
-    """Which classes have samples; counts may be fractions (scaled-down clients) or noisy, and then even negative."""
+    """Tell which classes have samples; counts may be fractions (scaled-down clients) or noisy, even negative."""
     return counts > 1e-9 * counts.max().clamp_min(0)
 
 
@@ -104,7 +104,7 @@ def check_settings(lam: float, normalize: Normalize, alpha: float) -> None:
 
 
 def check_lambda(lam: float) -> None:
-    """λ must be positive."""
+    """Require a positive λ."""
     require(
         math.isfinite(lam) and lam > 0,
         "The 'lam' of ridge regression must be a number > 0: without it A need not be invertible "

@@ -36,7 +36,7 @@ class RidgeStatistics(AdditiveStatistics):
 
     @classmethod
     def zeros(cls, dimension: int, num_classes: int, *, device: torch.device | str | None = None) -> RidgeStatistics:
-        """The statistics of no sample at all."""
+        """Return the statistics of no sample at all."""
         require(dimension >= 1, f"The dimension of ridge statistics must be at least 1. Got {dimension}.")
         require(num_classes >= 1, f"The number of classes must be at least 1. Got {num_classes}.")
         shapes = (dimension, dimension), (num_classes, dimension), (num_classes,)
@@ -54,7 +54,7 @@ class RidgeStatistics(AdditiveStatistics):
         block: int | None = None,
         device: torch.device | str | None = None,
     ) -> RidgeStatistics:
-        """Of features (n × d) and labels in 0..C-1, `block` rows at a time; `feature_map` never sees more rows at once.
+        """Sum over features (n × d) and labels in 0..C-1 by `block` rows; `feature_map` never sees more rows at once.
 
         float32 features are multiplied in float32 and added in float64; float64 features stay float64 throughout.
         """
@@ -75,7 +75,7 @@ class RidgeStatistics(AdditiveStatistics):
         block: int | None = None,
         device: torch.device | str | None = None,
     ) -> RidgeStatistics:
-        """The sum over many clients' (features, labels) without a matrix for each: small clients share a block.
+        """Sum over many clients' (features, labels) without a matrix for each: small clients share a block.
 
         `dimension` is that of the features given, before any `feature_map`.
         """
@@ -86,7 +86,7 @@ class RidgeStatistics(AdditiveStatistics):
     def update(
         self, features: Array, labels: Array, *, feature_map: FeatureMap | None = None, block: int | None = None
     ) -> RidgeStatistics:
-        """Add samples in place, for streams; returns itself.  A refused batch leaves the sums as they were."""
+        """Add samples in place, for streams; return itself.  A refused batch leaves the sums as they were."""
         check_shapes(features, labels, None if feature_map else self.dimension)
         return self._update(features, labels, feature_map, block)
 
@@ -112,7 +112,7 @@ class RidgeStatistics(AdditiveStatistics):
         return float(self.counts.sum())
 
     def relabel(self, index: Sequence[int], num_classes: int) -> RidgeStatistics:
-        """Class c becomes class `index[c]` of `num_classes`: aligns statistics whose class lists differ."""
+        """Return class c as class `index[c]` of `num_classes`, to align statistics whose class lists differ."""
         new = RidgeStatistics.zeros(self.dimension, num_classes, device=self.gram.device)
         where = torch.as_tensor(index, dtype=torch.long, device=self.gram.device)
         new.gram.copy_(self.gram)
@@ -128,7 +128,7 @@ class RidgeStatistics(AdditiveStatistics):
         *,
         intercept: bool = False,
     ) -> Tensor:
-        """The classifier W (d × C, float64); with an intercept (d+1) × C, the intercepts being the last row."""
+        """Solve for the classifier W (d × C, float64); with an intercept (d+1) × C, the intercepts last."""
         check_settings(lam, normalize, alpha)
         weights = solution(self.system(intercept), lam)
         return balance(weights, self.counts, normalize, alpha, intercept)
@@ -141,7 +141,7 @@ class RidgeStatistics(AdditiveStatistics):
         *,
         intercept: bool = False,
     ) -> Iterator[Tensor]:
-        """The classifiers for many λ, one at a time, from one eigendecomposition."""
+        """Yield the classifiers for many λ, one at a time, from one eigendecomposition."""
         lams = tuple(lams)
         for lam in lams:
             check_settings(lam, normalize, alpha)
@@ -149,7 +149,7 @@ class RidgeStatistics(AdditiveStatistics):
         return (balance(weights, self.counts, normalize, alpha, intercept) for weights in found)
 
     def system(self, intercept: bool) -> System:
-        """A and b; with an intercept those of features with a constant 1 appended, penalised like the rest.
+        """Return A and b; with an intercept those of features with a constant 1 appended, penalised like the rest.
 
         The appended row of A is Σz = b·1 with corner n, that of b is g: an intercept costs no further statistics.
         """
@@ -161,11 +161,11 @@ class RidgeStatistics(AdditiveStatistics):
         return System(gram, torch.cat([self.moment, self.counts[None]]), self.n, self.n)
 
     def plain(self, found: Tensor, intercept: bool) -> Tensor:
-        """W without re-balancing; a class without samples has a zero column."""
+        """Return W without re-balancing; a class without samples has a zero column."""
         return balance(found, self.counts, "none", 0.0, intercept)
 
     def squared_error(self, weights: Tensor) -> float:
-        """‖Y − ZW‖² over the samples in these statistics: n − 2 tr(Wᵀb) + tr(WᵀAW), as tr(YᵀY) = n for one-hot rows."""
+        """Return ‖Y − ZW‖² over these samples: n − 2 tr(Wᵀb) + tr(WᵀAW), as tr(YᵀY) = n for one-hot rows."""
         gram, moment, *_ = self.system(self.has_intercept(weights))
         weights = weights.to(gram)
         return self.n + float((weights * (gram @ weights - 2 * moment)).sum())
@@ -173,24 +173,24 @@ class RidgeStatistics(AdditiveStatistics):
     def select_lambda(
         self, held_out: RidgeStatistics, lams: Iterable[float] = GRID, *, intercept: bool = False
     ) -> LambdaChoice:
-        """The λ whose (not normalised) classifier has the least squared error on held-out clients' statistics."""
+        """Select the λ whose (not normalised) classifier has least squared error on held-out clients' statistics."""
         return select_lambda(self, held_out, lams, intercept)
 
     def pack(self, dtype: torch.dtype = torch.float32) -> Tree:
-        """The wire form: upper triangle of A, b's columns of the classes present, their numbers and counts."""
+        """Return the wire form: upper triangle of A, b's columns of the classes present, their numbers and counts."""
         return wire.pack(self.gram, self.moment, self.counts, dtype)
 
     @classmethod
     def unpack(cls, tree: Tree, num_classes: int) -> RidgeStatistics:
-        """The inverse of `pack`; refuses what is misshapen or not finite."""
+        """Invert `pack`; refuse what is misshapen or not finite."""
         return cls(*wire.unpack(tree, num_classes))
 
     def nbytes(self, dtype: torch.dtype = torch.float32) -> int:
-        """Bytes of the wire form's numbers."""
+        """Count the bytes of the wire form's numbers."""
         return nbytes(wire.blank(self.dimension, wire.present(self.moment, self.counts), dtype))
 
     def wire_error(self, dtype: torch.dtype = torch.float32) -> float:
-        """Relative error (Frobenius norm, the larger of A's and b's) that travelling in `dtype` costs."""
+        """Return the relative error (Frobenius norm, the larger of A's and b's) that travelling in `dtype` costs."""
         return wire.rounding(self.gram, self.moment, dtype)
 
     def save(self, path: Path | str, dtype: torch.dtype = torch.float64) -> None:
@@ -199,7 +199,7 @@ class RidgeStatistics(AdditiveStatistics):
 
     @classmethod
     def load(cls, path: Path | str) -> RidgeStatistics:
-        """Read what `save` wrote, or say in one sentence why not."""
+        """Read what `save` wrote, or tell in one sentence why not."""
         return cls.unpack(*wire.load(Path(path), FORMAT))
 
     def _check_block(self, z: Tensor, y: Tensor) -> None:

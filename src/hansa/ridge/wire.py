@@ -20,7 +20,7 @@ from hansa.tree import Tree
 
 
 class Format(NamedTuple):
-    """What a file says of itself: its format, and under which name the number of b's columns is."""
+    """A file's facts about itself: its format, and the name under which the number of b's columns is."""
 
     name: str
     columns: str
@@ -36,12 +36,12 @@ def check(gram: Tensor, moment: Tensor, counts: Tensor) -> None:
 
 
 def present(moment: Tensor, counts: Tensor) -> int:
-    """How many classes have anything to send."""
+    """Count the classes that have anything to send."""
     return len(_present(moment, counts))
 
 
 def blank(dimension: int, classes: int, dtype: torch.dtype) -> Tree:
-    """The shapes and types of a wire form, without any memory behind them."""
+    """Return the shapes and types of a wire form, without any memory behind them."""
     check_dtype(dtype)
     return {
         "gram": torch.empty(dimension * (dimension + 1) // 2, dtype=dtype, device="meta"),
@@ -52,7 +52,7 @@ def blank(dimension: int, classes: int, dtype: torch.dtype) -> Tree:
 
 
 def pack(gram: Tensor, moment: Tensor, counts: Tensor, dtype: torch.dtype) -> Tree:
-    """Statistics to wire form."""
+    """Turn statistics into wire form."""
     check_dtype(dtype)
     classes = _present(moment, counts)
     tree = {
@@ -66,7 +66,7 @@ def pack(gram: Tensor, moment: Tensor, counts: Tensor, dtype: torch.dtype) -> Tr
 
 
 def unpack(tree: Tree, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Wire form to statistics, checked."""
+    """Turn wire form into statistics, checked."""
     _check_tree(tree, num_classes)
     dimension = len(tree["moment"])
     gram = square(tree["gram"], dimension)
@@ -78,12 +78,12 @@ def unpack(tree: Tree, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def triangle(gram: Tensor, dtype: torch.dtype) -> Tensor:
-    """The upper triangle of a symmetric matrix, row by row."""
+    """Return the upper triangle of a symmetric matrix, row by row."""
     return torch.cat([row[start:] for start, row in enumerate(gram.to(dtype))])
 
 
 def square(upper: Tensor, dimension: int) -> Tensor:
-    """The symmetric matrix, in float64, whose upper triangle is given row by row."""
+    """Return the symmetric matrix, in float64, whose upper triangle is given row by row."""
     gram = upper.new_zeros(dimension, dimension, dtype=torch.float64)
     for start, row in enumerate(torch.split(upper, list(range(dimension, 0, -1)))):
         gram[start, start:] = row
@@ -91,14 +91,14 @@ def square(upper: Tensor, dimension: int) -> Tensor:
 
 
 def rounding(gram: Tensor, moment: Tensor, dtype: torch.dtype) -> float:
-    """What a number format costs, relative to the norm."""
+    """Return the error of a number format, relative to the norm."""
     check_dtype(dtype)
     lost = [float((part - part.to(dtype).double()).norm() / part.norm().clamp_min(1e-300)) for part in (gram, moment)]
     return max(lost)
 
 
 def save(path: Path, tree: Tree, form: Format, columns: int) -> None:
-    """Write to a temporary name first, then renamed: a reader sees a whole file or none."""
+    """Write to a temporary name first, then rename: a reader sees a whole file or none."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -111,7 +111,7 @@ def save(path: Path, tree: Tree, form: Format, columns: int) -> None:
 
 
 def load(path: Path, form: Format) -> tuple[Tree, int]:
-    """The wire form and the number of b's columns."""
+    """Read the wire form and the number of b's columns."""
     from safetensors import SafetensorError, safe_open
 
     require(path.is_file(), f"There is no file of ridge statistics at '{path}'.")
@@ -147,7 +147,7 @@ def check_finite(tree: Tree) -> None:
 
 
 def _present(moment: Tensor, counts: Tensor) -> Tensor:
-    """Differences of statistics (moving features) may have sums where they have no counts."""
+    """Find the classes present; differences of statistics (moving features) may have sums where they have no counts."""
     return ((counts != 0) | (moment != 0).any(0)).nonzero().flatten()
 
 

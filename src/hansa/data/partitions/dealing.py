@@ -1,4 +1,4 @@
-"""How samples are dealt: rounding that adds up, minimum sizes by construction, and draws that stay finite."""
+"""The dealing of samples: rounding that adds up, minimum sizes by construction, and draws that stay finite."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hansa.errors import require
 
 
 def client_names(count: int, prefix: str = "client", width: int = 3) -> list[str]:
-    """`client-000` and so on, padded so that names sort as numbers do."""
+    """Return `client-000` and so on, padded so that names sort as numbers do."""
     width = max(width, len(str(count - 1)))
     return [f"{prefix}-{number:0{width}d}" for number in range(count)]
 
 
 def labels_of(data: Dataset, who: str) -> Array:
-    """Class numbers of the training samples, for a partition that divides by them; a real target has none."""
+    """Return class numbers of the training samples, for a partition that divides by them; a real target has none."""
     real = isinstance(data.target, Real)
     require(not real, f"{who} divides by class, and the target is real-valued; use 'iid', 'lognormal' or 'natural'.")
     return data.train.y
 
 
 def members(values: Array) -> list[Array]:
-    """Positions of every value that occurs, value by value in sorted order."""
+    """Return the positions of every value that occurs, value by value in sorted order."""
     order = np.argsort(values, kind="stable")
     start = np.unique(values[order], return_index=True)[1]
     return np.split(order, start[1:])
 
 
 def parts(owner: Array, names: Sequence[str]) -> dict[str, Array]:
-    """Sorted sample numbers by client, from the client number of every sample."""
+    """Return sorted sample numbers by client, from the client number of every sample."""
     order = np.argsort(owner, kind="stable")
     bounds = np.cumsum(np.bincount(owner, minlength=len(names)))[:-1]
     return dict(zip(names, np.split(order, bounds), strict=True))
@@ -50,14 +50,14 @@ def require_room(who: str, clients: int, minimum: int, samples: int) -> None:
 
 
 def proportional(weights: Array, total: int) -> Array:
-    """Whole numbers in proportion to weights that add up to `total`: cumulative shares, rounded."""
+    """Return whole numbers in proportion to weights that add up to `total`: cumulative shares, rounded."""
     bounds = np.minimum(np.rint(np.cumsum(weights / weights.sum()) * total), total).astype(np.int64)
     bounds[-1] = total
     return np.diff(bounds, prepend=0)
 
 
 def dirichlet(concentration: Array, rng: np.random.Generator) -> Array:
-    """One draw from a Dirichlet distribution, in logarithms: tiny concentrations give one-hot shares, never NaN.
+    """Draw once from a Dirichlet distribution, in logarithms: tiny concentrations give one-hot shares, never NaN.
 
     log Gamma(a) = log Gamma(a + 1) + log(U) / a.  Below 1e-12 a draw is one-hot to the last bit anyway.
     """
@@ -70,7 +70,7 @@ def dirichlet(concentration: Array, rng: np.random.Generator) -> Array:
 
 
 def apportion(sizes: Array, seats: int, caps: Array) -> Array:
-    """Seats for every group, at least one and at most its cap, so that samples per seat are as equal as can be.
+    """Give every group seats, at least one and at most its cap, so that samples per seat are as equal as can be.
 
     The method of highest averages; `caps` must allow as many seats.
     """

@@ -27,7 +27,7 @@ class FlowerPartitioner:
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """The partitions as sample numbers; natural ids name their clients."""
+        """Return the partitions as sample numbers; natural ids name their clients."""
         found = self._build(int(rng.integers(2**31)))
         if self._divides_by_label():
             labels_of(data, f"The {self.partitioner} of flwr-datasets")

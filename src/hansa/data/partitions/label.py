@@ -32,7 +32,7 @@ class Iid:
         whole(self, "clients")
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """Sizes differ by at most one."""
+        """Deal out shares whose sizes differ by at most one."""
         require_room("Iid", self.clients, 1, len(data.train))
         return parts(rng.permutation(len(data.train)) % self.clients, client_names(self.clients))
 
@@ -57,7 +57,7 @@ class Dirichlet:
         whole(self, "min_samples")
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """Clients below `min_samples` are filled up with random samples of the others."""
+        """Split, and fill clients below `min_samples` up with random samples of the others."""
         y = labels_of(data, "The dirichlet partition")
         require_room("Dirichlet", self.clients, self.min_samples, len(y))
         if self.alpha == 0:
@@ -70,7 +70,7 @@ class Dirichlet:
 
 
 def skewed(y: Array, clients: int, alpha: float, minimum: int, rng: np.random.Generator) -> Array:
-    """The client of every sample: each class is divided in proportions from Dir(α) over clients."""
+    """Return the client of every sample: each class is divided in proportions from Dir(α) over clients."""
     owner = np.empty(len(y), dtype=np.int64)
     for group in members(y):
         counts = proportional(dirichlet(np.full(clients, alpha), rng), len(group))
@@ -79,7 +79,7 @@ def skewed(y: Array, clients: int, alpha: float, minimum: int, rng: np.random.Ge
 
 
 def equal_sizes(y: Array, clients: int, alpha: float, rng: np.random.Generator) -> Array:
-    """The client of every sample: sizes differ by at most one, each client draws label proportions from Dir(α p)."""
+    """Return each sample's client: sizes differ by at most one, each client draws label proportions from Dir(α p)."""
     pools = [rng.permutation(group) for group in members(y)]
     left = np.asarray([len(pool) for pool in pools])
     prior = left / left.sum()
@@ -93,7 +93,7 @@ def equal_sizes(y: Array, clients: int, alpha: float, rng: np.random.Generator) 
 
 
 def _draw(shares: Array, left: Array, size: int, rng: np.random.Generator) -> Array:
-    """`size` samples by class.  Only classes with samples left are drawn, so every turn finishes or exhausts one."""
+    """Draw `size` samples by class, only from classes with samples left, so every turn finishes or exhausts one."""
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
         rest = left - taken
@@ -106,7 +106,7 @@ def _draw(shares: Array, left: Array, size: int, rng: np.random.Generator) -> Ar
 
 
 def one_class_each(y: Array, clients: int, minimum: int, rng: np.random.Generator) -> Array:
-    """The client of every sample: each client holds one class, larger classes have more clients."""
+    """Return the client of every sample: each client holds one class, larger classes have more clients."""
     groups = members(y)
     sizes = np.asarray([len(group) for group in groups])
     room = sizes // minimum
@@ -143,7 +143,7 @@ class ClassesPerClient:
         whole(self, "min_samples")
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """Refuses when not every class finds a client, or a class has too few samples for its clients."""
+        """Split, or refuse when not every class finds a client, or a class has too few samples for its clients."""
         groups = members(labels_of(data, "The classes partition"))
         sizes = np.asarray([len(group) for group in groups])
         self._check(sizes)
@@ -179,7 +179,7 @@ class ClassesPerClient:
 
 
 def _assign(degrees: Array, setting: ClassesPerClient, rng: np.random.Generator) -> list[Array]:
-    """Clients that hold each class: each class as often as its degree says, each client `classes` different ones.
+    """Draw each class's clients: each class as often as its degree says, each client `classes` different ones.
 
     Client by client, classes are drawn by how many clients they still want; a class that wants every client that is
     left must be taken, and there are never more of those than a client has room for, so the last client comes out even.
@@ -209,7 +209,7 @@ class Shards:
         whole(self, "shards_per_client")
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """Shard sizes differ by at most one."""
+        """Cut shards whose sizes differ by at most one."""
         shards, y = self.clients * self.shards_per_client, labels_of(data, "The shards partition")
         require_room(
             f"Shards with {self.shards_per_client} shards a client",

@@ -33,7 +33,7 @@ class Natural:
         whole(self, "max_clients", optional=True)
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """The only partition that leaves samples out by its nature: those of the clients left out."""
+        """Split; the only partition that leaves samples out by its nature: those of the clients left out."""
         if data.client is None:
             raise HansaError(
                 "The natural partition needs a client name for every sample, and the source gives none. "
@@ -62,7 +62,7 @@ def _names(domain: str, clients: int) -> list[str]:
 
 
 def _first_of_each_class(y: Array, count: int) -> Array:
-    """Positions of the first `count` of every class."""
+    """Return the positions of the first `count` of every class."""
     return np.concatenate([group[:count] for group in members(y)])
 
 
@@ -81,7 +81,7 @@ class Domain:
         whole(self, "samples_per_class", optional=True)
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """Clients are named after their domain."""
+        """Split into clients named after their domain."""
         found: dict[str, Array] = {}
         for domain, index in _domains(data, "domain").items():
             require_room(f"Domain '{domain}'", self.clients_per_domain, 1, len(index))
@@ -123,7 +123,7 @@ class DomainLabel:
         )
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """Clients are named after their domain."""
+        """Split into clients named after their domain."""
         found: dict[str, Array] = {}
         labels = labels_of(data, "The domain-label partition")
         for domain, index in _domains(data, "domain-label").items():
@@ -147,7 +147,7 @@ class DomainLabel:
         return [share[self._draw(y[share], rng)] for share in shares]
 
     def _draw(self, y: Array, rng: np.random.Generator) -> Array:
-        """Positions of a client's samples: the numbers of each class follow Dir(α), as far as there are samples."""
+        """Draw the positions of a client's samples: class sizes follow Dir(α), as far as there are samples."""
         groups = members(y)
         total = (self.samples_per_class or 0) * len(groups)
         wanted = proportional(dirichlet(np.full(len(groups), self.alpha), rng), total)

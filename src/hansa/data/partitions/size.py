@@ -25,7 +25,7 @@ class LogNormal:
         whole(self, "min_samples")
 
     def split(self, data: Dataset, rng: np.random.Generator) -> dict[str, Array]:
-        """Clients below `min_samples` are filled up with random samples of the others."""
+        """Split, and fill clients below `min_samples` up with random samples of the others."""
         require_room("LogNormal", self.clients, self.min_samples, len(data.train))
         logs = self.sigma * rng.standard_normal(self.clients)
         sizes = proportional(np.exp(logs - logs.max()), len(data.train))

@@ -1,1 +1,1 @@
-"""Where data comes from: every source is a piece whose `load()` delivers one `Dataset`."""
+"""Sources of data: every source is a piece whose `load()` delivers one `Dataset`."""

@@ -22,7 +22,7 @@ class Features:
 
 
 def encode(table: Any, columns: list[str], max_categories: int) -> Features:
-    """All feature columns as numbers, categories in sorted order."""
+    """Encode all feature columns as numbers, categories in sorted order."""
     require(len(columns) > 0, "The table has no feature columns: all of them are label, client, domain or dropped.")
     source: list[str] = []
     category: list[str | None] = []

@@ -27,7 +27,7 @@ class Digits:
         share(self, "test_fraction")
 
     def load(self) -> Dataset:
-        """1,438 training and 359 test samples by default."""
+        """Load 1,438 training and 359 test samples by default."""
         rows = _rows()
         y, pixels = rows[:, -1].astype(np.int64), rows[:, :-1]
         if self.images:
@@ -40,7 +40,7 @@ class Digits:
 
 
 def _rows() -> Array:
-    """64 pixels from 0 to 16 and the digit, row by row; the file is read without loading all of scikit-learn."""
+    """Read 64 pixels from 0 to 16 and the digit, row by row; the file is read without loading all of scikit-learn."""
     package = importlib.util.find_spec("sklearn")
     folder = Path(package.origin or "").parent if package else Path()
     try:

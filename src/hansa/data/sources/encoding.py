@@ -1,4 +1,4 @@
-"""How a table became a model's inputs, in numbers, so that another table can be read in the same way."""
+"""The numbers by which a table became a model's inputs, so that another table can be read in the same way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hansa.errors import HansaError, did_you_mean
 
 @dataclass(frozen=True)
 class EncodingRule:
-    """How the columns of a table will become inputs, once it is known which rows are trained on."""
+    """The rule by which columns of a table become inputs, once it is known which rows are trained on."""
 
     source: tuple[str, ...]  # the table's column behind each input
     category: tuple[str | None, ...]  # the text that is 1 here; None where the column holds numbers
@@ -23,7 +23,7 @@ class EncodingRule:
     scale: Literal["standard", "none"]
 
     def fit(self, rows: Array) -> Encoding:
-        """The encoding by these rows: missing values become their mean or 0 (also where a column has no value at all),
+        """Fit to these rows: missing values become their mean or 0 (also where a column has no value at all),
         and columns are brought to mean 0 and standard deviation 1, constant ones to 0."""
         absent = np.isnan(rows)
         means = np.nansum(rows, axis=0) / np.maximum((~absent).sum(axis=0), 1)
@@ -47,13 +47,13 @@ class Encoding:
     deviation: tuple[float, ...]
 
     def apply(self, values: Array) -> Array:
-        """Filled and scaled."""
+        """Fill and scale the numbers."""
         filled = np.where(np.isnan(values), self.missing, values)
         scaled: Array = (filled - np.asarray(self.mean)) / np.asarray(self.deviation)
         return scaled
 
     def values(self, table: Any, where: str) -> Array:
-        """The numbers of another table's columns, not yet filled and scaled; columns it has besides do not matter."""
+        """Return numbers of another table's columns, not yet filled and scaled; its further columns do not matter."""
         return np.concatenate([self._column(table, name, where) for name in dict.fromkeys(self.source)], axis=1)
 
     def _column(self, table: Any, name: str, where: str) -> Array:
@@ -77,7 +77,7 @@ class Encoding:
 
 
 def _as_text(table: Any) -> Any:
-    """Categories that look like numbers in this table were text among others in the training data."""
+    """Cast to text: categories that look like numbers here were text among others in the training data."""
     import pyarrow as pa
 
     return table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))

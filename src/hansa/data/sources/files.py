@@ -9,7 +9,7 @@ from hansa.errors import HansaError, did_you_mean, require
 
 
 def existing(path: str, what: str) -> Path:
-    """The path, or a sentence that it is not there with the closest name beside it."""
+    """Return the path, or refuse a missing one with the closest name beside it."""
     found = Path(path).expanduser()
     if not found.exists():
         beside = [entry.name for entry in found.parent.iterdir()] if found.parent.is_dir() else []
@@ -19,14 +19,14 @@ def existing(path: str, what: str) -> Path:
 
 
 def existing_file(path: str, what: str) -> Path:
-    """As `existing`, and it is a file."""
+    """Return the path like `existing`, and require a file."""
     found = existing(path, what)
     require(found.is_file(), f"The {what} '{path}' is a folder; name a file in it.")
     return found
 
 
 def several(path: str | tuple[str, ...], ending: str, what: str) -> tuple[list[Path], bool]:
-    """The files of a path in sorted order, and whether it stands for several (a folder, a pattern or a list)."""
+    """Return a path's files in sorted order, and whether it stands for several (a folder, a pattern or a list)."""
     if not isinstance(path, str):
         return [existing_file(one, what) for one in path], True
     if any(sign in path for sign in "*?[") and not Path(path).exists():
@@ -47,7 +47,7 @@ def several(path: str | tuple[str, ...], ending: str, what: str) -> tuple[list[P
 
 
 def client_names(files: list[Path]) -> list[str]:
-    """One client name for every file: its name without the ending, with its folders where two files share one.
+    """Return a client name for every file: its name without the ending, with folders where two files share one.
 
     Only folders below the common one count, so that moving the data changes no name and thus no result.
     """

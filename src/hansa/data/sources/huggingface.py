@@ -108,7 +108,7 @@ def _is_text(split: Any, column: str) -> bool:
 
 
 def _bytes(texts: list[str], length: int) -> Array:
-    """UTF-8 bytes in rows of one length; 0 pads, and occurs in no text."""
+    """Return UTF-8 bytes in rows of one length; 0 pads, and occurs in no text."""
     rows = np.zeros((len(texts), length), dtype=np.int64)
     for row, text in zip(rows, texts, strict=True):
         code = np.frombuffer(text.encode()[:length], dtype=np.uint8)

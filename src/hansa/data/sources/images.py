@@ -68,7 +68,7 @@ class Images:
 
 
 def _find(root: Path) -> list[Path]:
-    """Image files below a folder in sorted order; hidden ones and other files are passed over."""
+    """Find image files below a folder in sorted order; hidden ones and other files are passed over."""
     files = sorted(
         file
         for file in root.rglob("*")

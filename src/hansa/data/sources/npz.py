@@ -57,11 +57,11 @@ class Archive(Mapping[str, Array]):
         return len(self._opened.files)
 
     def first(self, *names: str) -> Array | None:
-        """The first of these arrays that is there."""
+        """Return the first of these arrays that is there."""
         return next((self[name] for name in names if name in self), None)
 
     def need(self, *names: str) -> Array:
-        """The first of these arrays, or a sentence that none is there."""
+        """Return the first of these arrays, or refuse where none is there."""
         found = self.first(*names)
         if found is None:
             raise HansaError(f"'{self.path}' has no array '{names[0]}'.{did_you_mean(names[0], self)}")
@@ -141,7 +141,7 @@ class Npz:
     def _masked(
         self, x: Array, y: Array, test: Array, client: Array | None, domain: Array | None, classes: Array | None
     ) -> Dataset:
-        """One array of all samples and a mask that says which are for testing."""
+        """Split one array of all samples by a mask of those for testing."""
         for name, values in (("x", x), ("y", y), ("client", client), ("domain", domain)):
             require(
                 values is None or len(values) == len(test),

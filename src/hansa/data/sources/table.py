@@ -23,7 +23,7 @@ from hansa.seeds import numpy_generator
 
 @dataclass(frozen=True)
 class TableSource(ABC):
-    """What CSV and Parquet have in common.
+    """The common part of CSV and Parquet.
 
     `path` may be a file, a folder, a pattern or several files; then each file is a client unless `client` names a
     column.  Text columns become one column per category.  The data set holds the numbers as they are, with the rule by
@@ -61,7 +61,7 @@ class TableSource(ABC):
         return (self.label,) if isinstance(self.label, str) else self.label
 
     def samples_of(self, file: Path, encoding: Encoding) -> tuple[Array, Array | None]:
-        """Inputs and, where there are any, labels of another file of the same columns."""
+        """Return inputs and, where there are any, labels of another file of the same columns."""
         table, file_of = _join([file], [self._read(file)])
         place = _Place([file], file_of)
         values = encoding.values(table, f"the table '{file}'")
@@ -72,7 +72,7 @@ class TableSource(ABC):
 
     @abstractmethod
     def _read(self, file: Path) -> Any:
-        """One file as an Arrow table."""
+        """Read one file as an Arrow table."""
 
     def load(self) -> Dataset:
         """Read the table or tables."""
@@ -109,7 +109,7 @@ class TableSource(ABC):
         return whole_table if self.test_fraction == 0 else self._cut(whole_table)
 
     def _labels(self, table: Any, place: _Place) -> Array:
-        """Labels as they stand in the table: text or whole numbers for classes, rows × columns of a real target."""
+        """Return labels as in the table: text or whole numbers for classes, rows × columns of a real target."""
         if self.target == "real":
             return np.stack([_numbers(table, column, place) for column in self.labels], axis=1)
         labels = _values(table, self.labels[0], "label", place)
@@ -118,14 +118,14 @@ class TableSource(ABC):
         return np.where(labels.astype(str) == self.negative, self.negative, f"not {self.negative}")
 
     def _check_target(self, table: Any, place: _Place) -> None:
-        """Numbers are never guessed into classes: whoever has a numeric label column says what it is."""
+        """Require a target for a numeric label column: numbers are never guessed into classes."""
         numeric = _is_numeric(table.column(self.labels[0]).type)
         asks = f"The label column '{self.labels[0]}' of {place.files} holds numbers, which may be real or class names"
         known = self.target is not None or self.negative is not None or not numeric
         require(known, f'{asks}; set target = "real" or "classes".')
 
     def _numbered(self, labels: Array, place: _Place) -> tuple[Array, Target]:
-        """Labels as a data set holds them, and the target they stand for."""
+        """Return labels as a data set holds them, and the target they stand for."""
         if self.target == "real":
             return real_numbers(labels, "The label of the table"), Real(self.labels)
         classes = None if self.negative is None else sorted((self.negative, f"not {self.negative}"))
@@ -144,7 +144,7 @@ class TableSource(ABC):
             )
 
     def _check_missing(self, x: Array, source: tuple[str, ...], place: _Place) -> Array:
-        """Which rows stay."""
+        """Return the mask of rows that stay."""
         bad = np.isnan(x)
         if self.missing == "error" and bad.any():
             column = int(np.flatnonzero(bad.any(axis=0))[0])
@@ -220,7 +220,7 @@ class Parquet(TableSource):
 
 
 class _Place:
-    """Says where a row of the joined table came from."""
+    """The place where a row of the joined table came from."""
 
     def __init__(self, files: list[Path], file_of: Array):
         self._files, self._file_of = files, file_of
@@ -233,7 +233,7 @@ class _Place:
 
 
 def _join(files: list[Path], tables: list[Any]) -> tuple[Any, Array]:
-    """One table over all files, and the file number of every row."""
+    """Join all files into one table, with the file number of every row."""
     import pyarrow as pa
 
     columns = tables[0].column_names
@@ -264,7 +264,7 @@ def _require_column(table: Any, column: str, setting: str, file: Path) -> None:
 
 
 def _values(table: Any, column: str, what: str, place: _Place) -> Array:
-    """A column of labels or names, whole numbers from 0 on or else text; every row must have one."""
+    """Return a column of labels or names, whole numbers from 0 on or else text; every row must have one."""
     values = table.column(column).to_pylist()
     for row, value in enumerate(values):
         if value is None or value != value:
@@ -286,7 +286,7 @@ def _is_numeric(kind: Any) -> bool:
 
 
 def _numbers(table: Any, column: str, place: _Place) -> Array:
-    """A column of a real target as float64; every row must have a finite number."""
+    """Return a column of a real target as float64; every row must have a finite number."""
     import pyarrow as pa
 
     kind = table.column(column).type

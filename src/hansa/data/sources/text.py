@@ -45,7 +45,7 @@ class Text:
             ) from error
 
     def load(self) -> Dataset:
-        """Characters are numbered in sorted order over the whole text."""
+        """Read the text and number its characters in sorted order over the whole of it."""
         files, each = several(self.path, ".txt", "text file")
         texts = [_read(file) for file in files]
         spoken = {name: [text] for name, text in zip(client_names(files), texts, strict=True)}
@@ -57,7 +57,7 @@ class Text:
         return self._windows(spoken, characters)
 
     def speakers(self, text: str) -> dict[str, list[str]]:
-        """What every speaker says, block by block; speakers without words are not there."""
+        """Return every speaker's words, block by block; speakers without words are left out."""
         starts = list(re.finditer(rf"(?:\A|(?<=\n\n))({self.speaker}):\n", text))
         spoken: dict[str, list[str]] = {}
         for start, following in itertools.zip_longest(starts, starts[1:]):
@@ -89,7 +89,7 @@ class Text:
         return Dataset(samples, target, held, client, client_test, notes=(note,) if len(train) < len(spoken) else ())
 
     def _cut(self, codes: Array) -> Array:
-        """Windows with the next character as last column."""
+        """Cut windows with the next character as last column."""
         return np.lib.stride_tricks.sliding_window_view(codes, self.window + 1)[:: self.stride]
 
 

@@ -14,7 +14,7 @@ BINS = 20
 
 @dataclass(frozen=True)
 class Bin:
-    """How many values lie in an interval, and how many of them are to be marked."""
+    """The number of values in an interval, and of those to be marked."""
 
     low: float
     high: float
@@ -23,7 +23,7 @@ class Bin:
 
 
 def bins_of(values: Sequence[float], low: float, high: float, step: float) -> list[Bin]:
-    """Intervals of one width; the last one is closed, so that the highest value is in it."""
+    """Return intervals of one width; the last one is closed, so that the highest value is in it."""
     number = max(round((high - low) / step), 1)
     counts = [0] * number
     for value in values:
@@ -32,7 +32,7 @@ def bins_of(values: Sequence[float], low: float, high: float, step: float) -> li
 
 
 def even_bins(values: Sequence[float]) -> list[Bin]:
-    """At most about twenty round intervals over the values; one for each number where they are whole and few."""
+    """Return about twenty round intervals at most over the values; one per number where they are whole and few."""
     low, high = min(values), max(values)
     whole = all(value == round(value) for value in values)
     step = max(step_for((high - low) or 1.0, BINS), 1.0 if whole else 0.0)
@@ -50,7 +50,7 @@ def histogram(
     kind: str = "c0",
     extra: Markup | None = None,
 ) -> Markup:
-    """Bars over a common number of clients at the top; the marked share of each bar stands out."""
+    """Draw bars over a common number of clients at the top; the marked share of each bar stands out."""
     x = Scale(bins[0].low, bins[-1].high, LEFT, RIGHT)
     y = Scale(0.0, most * 1.05, BOTTOM, TOP)
     counts = [value for value in y.ticks(5) if value == round(value)]
@@ -85,7 +85,7 @@ def _bar(one: Bin, x: Scale, y: Scale, text: Callable[[float], str]) -> Markup:
 
 
 def ticks_within(low: float, high: float, text: Callable[[float], str]) -> Ticks:
-    """As many ticks as their labels leave room for."""
+    """Return as many ticks as their labels leave room for."""
     for count in (6, 5, 4, 3, 2):
         values = [value for value in linear_ticks(low, high, count) if low <= value <= high]
         if sum(text_width(text(value)) + 12 for value in values) < RIGHT - LEFT:
@@ -103,7 +103,7 @@ class Part:
 
 
 def stacked(bars: Sequence[tuple[str, int, Sequence[Part]]], text: Callable[[float], str], label: str) -> Markup:
-    """A bar per run with its name and total above it, cut into the phases that caused the cost."""
+    """Draw a bar per run with its name and total above it, cut into the phases that caused the cost."""
     longest = max(sum(part.value for part in parts) for _, _, parts in bars) or 1.0
     left, right = 8, 372
     rows = []

@@ -1,4 +1,4 @@
-"""Whether clients' models still know what the clients lack: accuracy over their own classes and over all others."""
+"""Clients' models on classes the clients lack: accuracy over their own classes and over all others."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LOCAL, OUTSIDE = "local_class_accuracy", "outside_class_accuracy"
 
 
 def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
-    """A chart per run that was asked for classes outside its clients."""
+    """Draw a chart per run that was asked for classes outside its clients."""
     named = enumerate(zip(labels, runs, strict=True))
     drawn = [_figure(label, colour, run) for colour, (label, run) in named if points(run, LOCAL)]
     return join(drawn) if drawn else None
 
 
 def _figure(label: str, colour: int, run: Run) -> Markup:
-    """Epoch by epoch where a round is an epoch, as in Figure 12 of Fanì et al. (2025)."""
+    """Draw a curve, epoch by epoch where a round is an epoch, as in Figure 12 of Fanì et al. (2025)."""
     local, outside = (thin(points(run, name)) for name in (LOCAL, OUTSIDE))
     x = linear_scale([point.x for point in local], LEFT, RIGHT, floor=local[0].x)  # earlier phases may be long
     y = Scale(0.0, 1.0, BOTTOM, TOP + 4)

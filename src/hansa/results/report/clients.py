@@ -1,4 +1,4 @@
-"""How the clients fare: the distribution of their own metrics, and the worst decile of it."""
+"""The distribution of the clients' own metrics, and the worst decile of it."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Group:
 
     @property
     def median(self) -> float:
-        """Half of the clients are above it."""
+        """The value that half of the clients are above."""
         middle = len(self.values) // 2
         return (self.values[middle] + self.values[-middle - 1]) / 2
 
     def text(self, value: float) -> str:
-        """A value as a person reads it."""
+        """Return a value as a person reads it."""
         return metric_text(self.metric, value)
 
 
@@ -63,7 +63,7 @@ class Axis:
 
     @property
     def title(self) -> str:
-        """What the axis shows."""
+        """The quantity that the axis shows."""
         return f"{self.metric.facts.title} on the client's own test set"
 
     @property
@@ -76,7 +76,7 @@ class Axis:
 
 
 def groups(runs: Sequence[Run], labels: Sequence[str]) -> list[Group]:
-    """A group per run and phase that local test sets evaluated."""
+    """Return a group per run and phase that local test sets evaluated."""
     found = []
     for colour, (run, label) in enumerate(zip(runs, labels, strict=True)):
         table = run.clients()
@@ -105,7 +105,7 @@ def _groups_of(run: Run, table: pyarrow.Table, label: str, colour: int) -> list[
 
 
 def section(found: Sequence[Group], several: bool) -> Markup:
-    """For every metric, all runs' last phases over each other, then each phase on its own."""
+    """Draw, for every metric, all runs' last phases over each other, then each phase on its own."""
     names = dict.fromkeys(group.metric for group in found)
     return join(_of_metric([group for group in found if group.metric == name], several) for name in names)
 
@@ -119,7 +119,7 @@ def _of_metric(found: Sequence[Group], several: bool) -> Markup:
 
 
 def _axis(found: Sequence[Group]) -> Axis:
-    """Shares from a round value below every client's up to 1; anything else from 0 to a round value above."""
+    """Scale shares from a round value below every client's up to 1; anything else from 0 to a round value above."""
     low, high = min(group.values[0] for group in found), max(group.values[-1] for group in found)
     if found[0].metric.facts.percent:
         low = min(math.floor(10 * low) / 10, 0.9)
@@ -159,7 +159,7 @@ def _histogram(group: Group, axis: Axis, most: int, several: bool) -> Markup:
 
 
 def _cumulative(found: Sequence[Group], axis: Axis) -> Markup:
-    """For every value the share of clients that do not exceed it."""
+    """Return, for every value, the share of clients that do not exceed it."""
     x, y, higher = Scale(axis.low, axis.high, LEFT, RIGHT), Scale(0.0, 1.0, BOTTOM, TOP), axis.metric.facts.higher
     top = y(0.1) if higher else y(1.0)
     shares = Ticks(linear_ticks(0.0, 1.0, 5), lambda value: f"{100 * value:.0f} %")

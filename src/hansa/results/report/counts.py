@@ -16,7 +16,7 @@ NOTES = {"confusion": "Rows are true classes, columns predicted ones; the darker
 
 
 def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
-    """A card per run, phase and table of few enough classes; all of them are in `tables.json`."""
+    """Show a card per run, phase and table of few enough classes; all of them are in `tables.json`."""
     drawn = [
         _card(f"{label}: {title}" if len(runs) > 1 else title, name, values, [str(c) for c in run.data["class_names"]])
         for run, label in zip(runs, labels, strict=True)
@@ -55,7 +55,7 @@ def _card(title: str, name: str, values: Sequence[Any], classes: Sequence[str]) 
 
 
 def _cells(row: Sequence[float | None], square: bool) -> list[Markup]:
-    """Numbers over a shade of their share of the row, where the row is a row of counts."""
+    """Show numbers over a shade of their share of the row, where the row is a row of counts."""
     total = sum(value or 0.0 for value in row) or 1.0
     shades = [f"--share:{100 * (value or 0.0) / total:.0f}%" if square else None for value in row]
     texts = ["–" if value is None else count_text(value) if square else significant(value) for value in row]

@@ -33,7 +33,7 @@ class Series:
 
 
 def metrics_to_draw(runs: Sequence[Run]) -> list[Column]:
-    """The metrics some run has: those of most runs first, and among these the headline."""
+    """Return the metrics some run has: those of most runs first, and among these the headline."""
     names = {name for run in runs for record in run.rounds for name in _measured(record)}
     columns = [one for one in ordered(names, facts_in(runs)) if one.compared and one.part != "std"]
     having = {one: sum(bool(points(run, one.name)) for run in runs) for one in columns if one.facts is not UNDEFINED}
@@ -45,7 +45,7 @@ def _measured(record: Record) -> set[str]:
 
 
 def panels(runs: Sequence[Run], labels: Sequence[str], metric: Column) -> Markup:
-    """The three charts of a metric; where costs have a logarithmic twin, the page's switch shows one of the two."""
+    """Draw a metric's three charts; where costs have a logarithmic twin, the page's switch shows one of the two."""
     figures = []
     for against, title, unit in PANELS:
         named = zip(labels, runs, strict=True)
@@ -61,7 +61,7 @@ def panels(runs: Sequence[Run], labels: Sequence[str], metric: Column) -> Markup
 
 
 def thin(found: Sequence[Point]) -> list[Point]:
-    """Few enough points to draw: the first, the last, both sides of a change of phase, and even steps between."""
+    """Choose few points to draw: the first, the last, both sides of a change of phase, and even steps between."""
     stride = max(len(found) // MOST_POINTS, 1)
     kept = []
     for index, point in enumerate(found):
@@ -109,7 +109,7 @@ def _short(value: float) -> str:
 
 
 def _curve(one: Series, x: Scale, y: Scale, metric: Column, against: Axis, *, several: bool) -> Markup:
-    """A run's line, a diamond where a phase begins, and a dotted level to compare others with."""
+    """Draw a run's line, a diamond where a phase begins, and a dotted level to compare others with."""
     places = [(x(point.x), y(point.y)) for point in one.points]
     end_x, end_y = places[-1]
     path = "M" + "L".join(f"{number(px)} {number(py)}" for px, py in places)
@@ -135,7 +135,7 @@ def _diamond(x: float, y: float) -> Markup:
 
 
 def _end(one: Series, x: Scale, y: Scale) -> Markup:
-    """A dot at the last evaluation, above all lines, since a method of one round is nothing but this dot."""
+    """Draw a dot at the last evaluation, above all lines, since a method of one round is nothing but this dot."""
     last = one.points[-1]
     dot = element("circle", cx=x(last.x), cy=y(last.y), r=4.5, class_="end")
     return element("g", dot, class_=f"series c{one.colour % 8}", data_run=one.colour)
@@ -147,13 +147,13 @@ def _tip(point: Point, metric: Column, against: Axis) -> str:
 
 
 def place_of(record: Record) -> str:
-    """Which phase and round an evaluation belongs to."""
+    """Return the phase and round that an evaluation belongs to."""
     when = f"round {record['round']}" if record["round"] else "before its first round"
     return f"{record.get('phase_name', '')}, {when}"
 
 
 def _last_values(series: Sequence[Series], y: Scale, metric: Column) -> Markup | None:
-    """The last values at the right edge, moved apart where they would overlap."""
+    """Write the last values at the right edge, moved apart where they would overlap."""
     if len(series) > MOST_DIRECT_LABELS:
         return None
     last = [one.points[-1].y for one in series]
@@ -165,7 +165,7 @@ def _last_values(series: Sequence[Series], y: Scale, metric: Column) -> Markup |
 
 
 def bands(one: Series, x: Scale) -> Markup:
-    """The phases of a single run as bands behind its curve, named where the name fits."""
+    """Draw the phases of a single run as bands behind its curve, named where the name fits."""
     first = {point.phase: point for point in reversed(one.points)}
     last = {point.phase: x(max(point.x, x.low)) for point in one.points}
     named = [first[phase] for phase in sorted(first)]

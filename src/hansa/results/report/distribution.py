@@ -1,4 +1,4 @@
-"""How the data is divided: who holds how much of which class, and how far the clients are from one another."""
+"""The division of the data: who holds how much of which class, and how far the clients are from one another."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Grid:
 
 
 def section(data: Record) -> Markup:
-    """Numbers and two histograms beside each other, the grid of clients and classes below."""
+    """Show numbers and two histograms beside each other, the grid of clients and classes below."""
     if "means" in data:
         return _real_section(data)
     counts = [list(row) for row in data["counts"]]
@@ -58,7 +58,7 @@ def section(data: Record) -> Markup:
 
 
 def _real_section(data: Record) -> Markup:
-    """Numbers and histograms of the clients' sizes and of the means of each column of a real target."""
+    """Show numbers and histograms of the clients' sizes and of the means of each column of a real target."""
     drawn = [_numbers(data["heterogeneity"]), _histogram(data["sizes"], "Samples per client", "training samples")]
     for column, name in enumerate(data["target"]["names"]):
         means = [float(row[column]) for row in data["means"]]
@@ -67,7 +67,7 @@ def _real_section(data: Record) -> Markup:
 
 
 def _numbers(told: Record) -> Markup:
-    """Every number that was measured, known ones with their title; the range of sizes below the first of them."""
+    """Show every number measured, known ones with their title; the range of sizes below the first of them."""
     ends = [told.get(key) for key in ("size_min", "size_max")]
     span = f"from {_value(ends[0])} to {_value(ends[1])}" if None not in ends else ""
     listed = []
@@ -97,7 +97,7 @@ def _histogram(values: Sequence[float], title: str, axis: str) -> Markup:
 
 
 def arrange(data: Record) -> Grid:
-    """Every client and class where that can be drawn, else neighbours taken together and averaged."""
+    """Arrange every client and class where that can be drawn, else neighbours taken together and averaged."""
     names, classes, counts = list(data["clients"]), list(data["class_names"]), [list(row) for row in data["counts"]]
     per_row = math.ceil(len(classes) / MOST_ROWS)
     rows = [_span(classes[start : start + per_row]) for start in range(0, len(classes), per_row)]
@@ -117,13 +117,13 @@ def _span(names: Sequence[str]) -> str:
 
 
 def _likeness(row: Sequence[float]) -> tuple[int, float]:
-    """Clients with the same main class together, the purest first: averages over a group then hide little."""
+    """Return a sort key: same main class together, the purest client first, so averages over a group hide little."""
     top = max(row, default=0)
     return (list(row).index(top) if row else 0), -top / (sum(row) or 1)
 
 
 def _bubbles(grid: Grid) -> Markup:
-    """A circle per client and class whose area is the number of samples."""
+    """Draw a circle per client and class whose area is the number of samples."""
     left = 16 + max(text_width(fit(name, LONGEST_ROW_NAME)) for name in grid.rows)
     cell = min(max((ROOM - left) / len(grid.columns), 11.0), 58.0)
     height = min(max(cell, 15.0), 28.0) if len(grid.rows) <= 20 else max(min(cell, 16.0), 11.0)
@@ -173,7 +173,7 @@ def _row_name(name: str, left: float, y: float) -> Markup:
 
 
 def _column_names(grid: Grid, left: float, cell: float, bottom: float) -> tuple[list[Markup], float]:
-    """Clients' names below their columns, upright where they do not fit across, and the height they take."""
+    """Write clients' names below their columns, upright where they do not fit across, and return their height."""
     if grid.clients_per_column > 1 or cell < 13:
         return [], 6
     names = [fit(name, LONGEST_COLUMN_NAME) for name in grid.columns]

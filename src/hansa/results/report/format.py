@@ -11,14 +11,14 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def prefix_for(value: float) -> tuple[float, str]:
-    """The decimal prefix that leaves one to three digits before the point, and what to divide by."""
+    """Return the decimal prefix that leaves one to three digits before the point, and what to divide by."""
     magnitude = 0 if value == 0 else math.floor(math.log10(abs(value)) / 3)
     magnitude = min(max(magnitude, 0), len(PREFIXES) - 1)
     return 1000.0**magnitude, PREFIXES[magnitude]
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Three significant digits without an exponent, and no zeros that say nothing: 1.2, 34.5, 678."""
+    """Write three significant digits without an exponent, and no zeros that say nothing: 1.2, 34.5, 678."""
     if value == 0:
         return "0"
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
@@ -36,17 +36,17 @@ def _prefixed(value: float, unit: str, whole: str) -> str:
 
 
 def bytes_text(value: float) -> str:
-    """Decimal bytes: 1.2 MB."""
+    """Write decimal bytes: 1.2 MB."""
     return _prefixed(value, "B", "B")
 
 
 def flops_text(value: float) -> str:
-    """Floating-point operations: 3.4 GFLOP."""
+    """Write floating-point operations: 3.4 GFLOP."""
     return _prefixed(value, "FLOP", "FLOP")
 
 
 def seconds_text(value: float) -> str:
-    """A duration: 0.25 s, 12.3 s, 4 min 05 s, 2 h 10 min."""
+    """Write a duration: 0.25 s, 12.3 s, 4 min 05 s, 2 h 10 min."""
     if not math.isfinite(value):
         return "–"
     if value < 0.001:
@@ -60,19 +60,19 @@ def seconds_text(value: float) -> str:
 
 
 def percent_text(value: float) -> str:
-    """A share between 0 and 1 with one decimal: 85.2 %."""
+    """Write a share between 0 and 1 with one decimal: 85.2 %."""
     return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
 
 
 def count_text(value: float) -> str:
-    """A whole number with thousands apart, or one decimal: 12,345 and 3.4."""
+    """Write a whole number with thousands apart, or one decimal: 12,345 and 3.4."""
     if not math.isfinite(value):
         return "–"
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def metric_text(column: Column, value: float) -> str:
-    """A metric's value: in per cent where the metric reads so, anything else with three digits in its own unit."""
+    """Write a metric's value: in per cent where the metric reads so, anything else with three digits in its unit."""
     if not math.isfinite(value):
         return "–"
     return percent_text(value) if column.facts.percent else significant(value)

@@ -23,20 +23,20 @@ class Ticks:
 
 
 def chart(*children: Child, label: str, width: int = WIDTH, height: int = HEIGHT, kind: str = "chart") -> Markup:
-    """An SVG picture with a description for those who cannot see it."""
+    """Return an SVG picture with a description for those who cannot see it."""
     box = f"0 0 {width} {height}"
     return element("svg", *children, class_=kind, viewbox=box, role="img", aria_label=label)
 
 
 def figure(title: Child, *content: Child, note: Child = None, **attributes: object) -> Markup:
-    """A card with a heading, a chart and perhaps a line below it."""
+    """Return a card with a heading, a chart and perhaps a line below it."""
     below = element("p", note, class_="note") if note else None
     attributes = {"class_": "card", **attributes}
     return element("figure", element("figcaption", title), *content, below, **attributes)
 
 
 def axes(x: Scale, y: Scale, x_ticks: Ticks, y_ticks: Ticks, x_title: str) -> Markup:
-    """Grid lines from the vertical axis, ticks on the horizontal one, and its name."""
+    """Draw grid lines from the vertical axis, ticks on the horizontal one, and its name."""
     return join(
         [
             *(_row(y(value), y_ticks.text(value)) for value in y_ticks.values),
@@ -48,14 +48,14 @@ def axes(x: Scale, y: Scale, x_ticks: Ticks, y_ticks: Ticks, x_title: str) -> Ma
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
-    """A straight line."""
+    """Draw a straight line."""
     return element("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=kind)
 
 
 def polyline(
     places: Sequence[tuple[float, float]], tips: Sequence[str], run: int, name: str, *, dashed: bool = False
 ) -> Markup:
-    """A named line of a run through some places, with a dot at its end; pointing near a place tells its tip."""
+    """Draw a run's named line through some places, with a dot at its end; pointing near a place tells its tip."""
     (end_x, end_y), told = places[-1], zip(places, tips, strict=True)
     return element(
         "g",
@@ -78,7 +78,7 @@ def _column(x: float, text: str) -> Markup:
 
 
 def text_width(text: str, size: float = TICK_SIZE) -> float:
-    """About how many pixels a text takes, on the safe side: labels are placed without a browser to measure them."""
+    """Estimate the pixels a text takes, on the safe side: labels are placed without a browser to measure them."""
     return size * sum(map(_character_width, text))
 
 
@@ -89,7 +89,7 @@ def _character_width(character: str) -> float:
 
 
 def fit(text: str, room: float, size: float = TICK_SIZE) -> str:
-    """A text cut short, with an ellipsis, until it fits."""
+    """Cut a text short, with an ellipsis, until it fits."""
     if text_width(text, size) <= room:
         return text
     while text and text_width(text + "…", size) > room:
@@ -98,7 +98,7 @@ def fit(text: str, room: float, size: float = TICK_SIZE) -> str:
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Labels moved apart until no two are closer than `gap`, in their own order and within bounds."""
+    """Move labels apart until no two are closer than `gap`, in their own order and within bounds."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     moved, below = list(places), low
     for index in order:

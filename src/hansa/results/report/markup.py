@@ -17,7 +17,7 @@ VOID = frozenset({"input", "meta", "link", "br"})
 
 
 def render(child: Child) -> str:
-    """Markup as it is, text escaped, several one after the other, nothing for None."""
+    """Render markup as it is, text escaped, several one after the other, nothing for None."""
     if child is None:
         return ""
     if isinstance(child, Markup):
@@ -28,7 +28,7 @@ def render(child: Child) -> str:
 
 
 def element(tag: str, *children: Child, **attributes: object) -> Markup:
-    """`element("text", "a < b", x=3, class_="tick")`; None and False leave an attribute out."""
+    """Return an element: `element("text", "a < b", x=3, class_="tick")`; None and False leave an attribute out."""
     opening = tag + "".join(_attribute(name, value) for name, value in attributes.items())
     if tag in VOID:
         return Markup(f"<{opening}>")
@@ -36,12 +36,12 @@ def element(tag: str, *children: Child, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[str]) -> Markup:
-    """Several elements as one."""
+    """Join several elements into one."""
     return Markup("".join(render(part) for part in parts))
 
 
 def number(value: float) -> str:
-    """A coordinate, short: a tenth of a pixel is fine enough."""
+    """Write a coordinate, short: a tenth of a pixel is fine enough."""
     return f"{value:.1f}".removesuffix(".0")
 
 

@@ -19,7 +19,7 @@ WIDE_RANGE = 5.0
 
 
 def page(runs: Sequence[Run]) -> str:
-    """The whole report of one or more runs."""
+    """Return the whole report of one or more runs."""
     names = labels(runs)
     title = names[0] if len(runs) == 1 else f"{len(runs)} runs compared"
     body = element(
@@ -39,7 +39,7 @@ def page(runs: Sequence[Run]) -> str:
 
 
 def split_page(title: str, data: Record) -> str:
-    """How a split divides the data, before anything is trained on it."""
+    """Return the page on how a split divides the data, before anything is trained on it."""
     brand = element("header", element("p", "Hansa split", class_="brand"), element("h1", title))
     return document(
         title, element("main", brand, _section("How the data is divided", None, distribution.section(data)))
@@ -47,7 +47,7 @@ def split_page(title: str, data: Record) -> str:
 
 
 def document(title: str, body: Markup) -> str:
-    """A complete file: style and script inside, and a policy that forbids everything from elsewhere."""
+    """Return a complete file: style and script inside, and a policy that forbids everything from elsewhere."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -85,7 +85,7 @@ def _header(runs: Sequence[Run], names: Sequence[str], title: str) -> Markup:
 
 
 def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
-    """What a run deploys and what it took, never its best test.  A run alone is named by the page's title."""
+    """Show what a run deploys and what it took, never its best test.  A run alone is named by the page's title."""
     rows = phases(run)
     found = rows[-1].headline if rows else None
     diverged = bool(rows and rows[-1].metrics and not found)
@@ -103,7 +103,7 @@ def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
 
 
 def _about(found: Headline) -> str:
-    """Which metric it is, of which round, and how that round was chosen."""
+    """Tell which metric it is, of which round, and how that round was chosen."""
     when = "at the round that validation chose" if found.deployed else "at the last evaluation"
     lower = "" if found.column.facts.higher else "; lower is better"
     return f"{found.column.title} {when}, round {found.round}{lower}"
@@ -170,7 +170,7 @@ def _curves(runs: Sequence[Run], names: Sequence[str]) -> Markup:
 
 
 def _wide(runs: Sequence[Run]) -> bool:
-    """Whether costs differ so much between runs or phases that an even axis would squeeze some into a corner."""
+    """Tell whether costs differ so much between runs or phases that an even axis would squeeze some into a corner."""
     ends = []
     for run in runs:
         rows = phases(run)
@@ -269,7 +269,7 @@ def _clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
 
 
 def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
-    """A section per different split; runs on the same split share one."""
+    """Show a section per different split; runs on the same split share one."""
     shared: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
         found = run.data.get("counts", run.data.get("means"))

@@ -1,4 +1,4 @@
-"""What each phase changed: how the models fared before its first round and after its last."""
+"""The change by each phase: the models' metrics before its first round and after its last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENTHS = Ticks([1, 3, 5, 7, 9], lambda place: f"{10 * place:.0f} %")
 
 
 def section(grouped: Sequence[Sequence[Row]], labels: Sequence[str], known: Sequence[Facts] = ()) -> Markup | None:
-    """A card per run and phase that was evaluated before and after; of very many only the runs' last phases."""
+    """Show a card per run and phase evaluated before and after; of very many only the runs' last phases."""
     named = [
         (f"{label}: {row.phase}" if len(labels) > 1 else row.phase, colour, row, row is rows[-1])
         for colour, (label, rows) in enumerate(zip(labels, grouped, strict=True))
@@ -29,7 +29,7 @@ def section(grouped: Sequence[Sequence[Row]], labels: Sequence[str], known: Sequ
 
 
 def _both(row: Row, known: Sequence[Facts]) -> list[Column]:
-    """What was measured before and after, but the deciles, which are drawn."""
+    """Return the metrics before and after, but the deciles, which are drawn."""
     names = (name for name in row.metrics if is_number(row.before.get(name)) and is_number(row.metrics[name]))
     return [one for one in ordered(names, known) if one.part not in DECILES]
 
@@ -45,7 +45,7 @@ def _card(title: str, colour: int, row: Row, known: Sequence[Facts]) -> Markup:
 
 
 def _deciles_of(row: Row) -> list[Column]:
-    """The nine deciles of the headline over clients, where both evaluations have them."""
+    """Return the nine deciles of the headline over clients, where both evaluations have them."""
     for name in headline_names():
         nine = [column(f"client_{name}_{decile}") for decile in DECILES]
         if all(is_number(told.get(one.name)) for told in (row.before, row.metrics) for one in nine):
@@ -69,7 +69,7 @@ def _table(columns: Sequence[Column], row: Row) -> Markup:
 
 
 def _change(one: Column, difference: float) -> str:
-    """With its sign; in percentage points where the metric reads as per cent."""
+    """Write a change with its sign; in percentage points where the metric reads as per cent."""
     text = f"{abs(100 * difference):.1f}" if one.facts.percent else significant(abs(difference))
     return text if text in ("0", "0.0") else f"{'+' if difference > 0 else '−'}{text}"
 

@@ -1,4 +1,4 @@
-"""From numbers to pixels, and where the ticks go."""
+"""Scales from numbers to pixels, and their ticks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Where a value lies."""
+        """Return the pixel at which a value lies."""
         low, high, value = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, count: int) -> list[float]:
-        """At most about `count` round values within the range."""
+        """Return about `count` round values at most within the range."""
         values = log_ticks(self.low, self.high, count) if self.log else linear_ticks(self.low, self.high, count)
         slack = 1e-9 * (self.high - self.low)
         return [value for value in values if self.low - slack <= value <= self.high + slack]
 
 
 def linear_scale(values: Sequence[float], start: float, end: float, *, floor: float | None = None) -> Scale:
-    """A range that holds all values and a little air; `floor` is where it must begin."""
+    """Return a range that holds all values and a little air; `floor` is where it must begin."""
     low = min(values) if floor is None else floor
     high = max(values)
     air = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
@@ -38,7 +38,7 @@ def linear_scale(values: Sequence[float], start: float, end: float, *, floor: fl
 
 
 def log_scale(values: Sequence[float], start: float, end: float) -> Scale | None:
-    """A logarithmic range of the positive values; None when they do not differ."""
+    """Return a logarithmic range of the positive values; None when they do not differ."""
     positive = [value for value in values if value > 0]
     if not positive:
         return None
@@ -46,20 +46,20 @@ def log_scale(values: Sequence[float], start: float, end: float) -> Scale | None
 
 
 def step_for(span: float, count: int) -> float:
-    """A step of 1, 2 or 5 times a power of ten that cuts a span into at most `count` parts."""
+    """Return a step of 1, 2 or 5 times a power of ten that cuts a span into at most `count` parts."""
     power = 10.0 ** math.floor(math.log10(span / count))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= span / count * (1 - 1e-9))
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:
-    """Multiples of a round step from low to high."""
+    """Return the multiples of a round step from low to high."""
     step = step_for(high - low, count)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(multiple * step, 12) for multiple in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float, count: int) -> list[float]:
-    """Powers of ten, thinned where there are many; 1, 2 and 5 between them, or even steps, where there are few."""
+    """Return powers of ten, thinned if there are many; 1, 2 and 5 between them, or even steps, if there are few."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     tens = [power for power in powers if low <= 10.0**power <= high]
     if len(tens) > 2:

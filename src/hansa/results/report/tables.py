@@ -1,4 +1,4 @@
-"""The tables: runs compared, what a client pays, and what the runs were made with."""
+"""The tables: runs compared, a client's costs, and the runs' settings and environment."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hansa.results.report.markup import Child, Markup, element, join
 
 
 def table(heads: Sequence[str], rows: Sequence[Markup], label: str) -> Markup:
-    """A table that scrolls inside its own frame where the screen is narrow."""
+    """Return a table that scrolls inside its own frame where the screen is narrow."""
     head = element("thead", element("tr", *(element("th", name, scope="col") for name in heads)))
     whole = element("table", head, element("tbody", *rows))
     return element("div", whole, class_="card scroll", tabindex="0", role="group", aria_label=label)
 
 
 def swatch(colour: int) -> Markup:
-    """A run's colour."""
+    """Return a run's colour."""
     return element("span", class_=f"swatch c{colour % 8}{' again' if colour >= 8 else ''}", aria_hidden="true")
 
 
 def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
-    """A row per run and phase, and a sum for runs of several phases."""
+    """Show a row per run and phase, and a sum for runs of several phases."""
     grouped = [phases(run) for run in runs]
     names = {name for rows in grouped for row in rows for name in row.metrics}
     metrics = [one for one in ordered(names, facts_in(runs)) if one.compared]
@@ -52,7 +52,7 @@ def _line(row: Row, label: str | None, colour: int, metrics: Sequence[Column]) -
 
 
 def costs(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
-    """Bytes, FLOPs and time as bars, cut by phase; frozen features count as a part of their own."""
+    """Show bytes, FLOPs and time as bars, cut by phase; frozen features count as a part of their own."""
     kinds = (("Bytes sent", bytes_text), ("FLOPs", flops_text), ("Time", seconds_text))
     figures = []
     for place, (title, text) in enumerate(kinds):
@@ -75,7 +75,7 @@ def _parts(run: Run) -> list[tuple[Part, Part, Part]]:
 
 
 def per_client(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
-    """What one client pays: lowest, median and highest of visits, bytes and FLOPs, from the ledger."""
+    """Show one client's costs: lowest, median and highest of visits, bytes and FLOPs, from the ledger."""
     lines = []
     for colour, (run, label) in enumerate(zip(runs, labels, strict=True)):
         ledger = run.ledger()
@@ -105,6 +105,6 @@ def _span(values: Sequence[float], text: object) -> Markup:
 
 
 def listing(pairs: Sequence[tuple[str, Child]]) -> Markup:
-    """Names and values below each other."""
+    """List names and values below each other."""
     rows = (element("div", element("dt", name), element("dd", value)) for name, value in pairs)
     return element("dl", *rows, class_="numbers")

@@ -11,7 +11,7 @@ from hansa.results.report.scale import Scale, linear_scale
 
 
 def value_scale(values: Sequence[float], column: Column, start: float, end: float) -> Scale:
-    """A range with a little air that ends where the metric's own range ends."""
+    """Return a range with a little air that ends where the metric's own range ends."""
     air = linear_scale(values, start, end)
     low = max(air.low, 0.0) if min(values) >= 0 else air.low
     high = min(air.high, 1.0) if column.facts.percent and max(values) <= 1 else air.high
@@ -19,7 +19,7 @@ def value_scale(values: Sequence[float], column: Column, start: float, end: floa
 
 
 def value_ticks(scale: Scale, column: Column) -> Ticks:
-    """Round values and how they read."""
+    """Return round values and how they read."""
     values = scale.ticks(5)
     if not column.facts.percent:
         return Ticks(values, lambda value: significant(value, 4))
