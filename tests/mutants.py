@@ -251,7 +251,7 @@ MUTANTS = (
         "running/phase_run.py",
         'self.store.put(f"{self.index}/line", line_now.tree(), str(number))',
         "pass",
-        "tests/laws",
+        "tests/laws -k resumed",
     ),
     Mutant(
         "table scaling looks at test rows",
