@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hansa import api
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import HansaError, Problems
 from hansa.models.dense import Linear
@@ -133,3 +134,26 @@ def test_the_schema_accepts_the_shipped_plans() -> None:
         assert not list(validator.iter_errors(tomllib.loads(text))), name
     assert list(validator.iter_errors({**tomllib.loads(GOOD), "sed": 1}))
     assert list(validator.iter_errors(tomllib.loads(GOOD.replace("lr = 0.5", "lr = 'x'"))))
+
+
+@pytest.mark.parametrize(
+    ("target", "objective", "says"),
+    [
+        ("classes", "squared-error", "'squared-error' needs real targets, and the targets are classes"),
+        ("classes", "absolute-error", "'absolute-error' needs real targets, and the targets are classes"),
+        ("real", "cross-entropy", "'cross-entropy' needs classes, and the targets are real numbers"),
+    ],
+)
+def test_an_objective_for_other_targets_is_refused_before_anything_is_written(
+    target: str, objective: str, says: str, tmp_path: Path
+) -> None:
+    rows = [f"{k % 3},{k},{k % 2}" for k in range(24)]
+    (tmp_path / "table.csv").write_text("\n".join(["site,x,y", *rows]))
+    (tmp_path / "plan.toml").write_text(
+        f'[data]\nsource = {{ name = "csv", path = "table.csv", client = "site", label = "y", target = "{target}" }}\n'
+        'partition = "natural"\n[[phases]]\n'
+        f'algorithm = {{ name = "scaffold", local = {{ objective = "{objective}" }} }}\n'
+    )
+    with pytest.raises(HansaError, match=says):
+        api.run(tmp_path / "plan.toml", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

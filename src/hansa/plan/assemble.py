@@ -20,7 +20,7 @@ from hansa.plan.schema import Plan
 from hansa.running.experiment import Experiment, Phase
 from hansa.seeds import numpy_generator
 from hansa.task import Task
-from hansa.training.wrappers import Wrapper
+from hansa.training.wrappers import Wrapper, training_of
 
 SEVERAL = 1000  # clients, where nobody knows how many there will be
 Progress = Callable[[int, int], None]
@@ -45,6 +45,9 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None) ->
         experiment = replace(experiment, origin=origin_of(plan.start, experiment))
     for phase in experiment.phases:
         check(phase, federation)
+        training = training_of(phase.algorithm)
+        if training is not None and training.objective is not None:
+            training.objective.check(experiment.task)
         phase.algorithm.server_init(experiment.task)  # what it refuses is told before anything is written
     return Assembled(experiment, extraction.summary())
 

@@ -28,6 +28,9 @@ class Objective(ABC):
         sample, 1 in sum and 0 where a sample only fills up a batch; None is the plain mean.  See `mean_of`.
         """
 
+    def check(self, task: Task) -> None:  # noqa: B027, most losses of one's own need not say it
+        """Refuse targets that the loss is not made for; none, unless overridden."""
+
     def given(self, task: Task, data: ClientData) -> Tree:
         """Return what the loss needs to know of a client's data besides the batch; nothing, unless overridden."""
         return {}
@@ -55,6 +58,11 @@ class CrossEntropy(Objective):
         require(0 <= smooth < 1, f"The 'label_smoothing' of cross-entropy must lie in [0, 1). Got {smooth}.")
         good = isinstance(self.class_weights, str) or all(weight > 0 for weight in self.class_weights)
         require(good, f"The 'class_weights' of cross-entropy must be numbers > 0. Got {self.class_weights}.")
+
+    def check(self, task: Task) -> None:
+        """Refuse real targets."""
+        says = "The objective 'cross-entropy' needs classes, and the targets are real numbers"
+        require(not task.real, f"{says}: use 'squared-error' or 'absolute-error', or leave it out.")
 
     def given(self, task: Task, data: ClientData) -> Tree:
         """Return the weight of every class."""
@@ -95,6 +103,10 @@ def _mean_log_probability(task: Task, logits: Tensor) -> Tensor:
 class SquaredError(Objective):
     """The mean squared error `mean_i mean_t (f(x_i)_t − y_it)²`, for real targets."""
 
+    def check(self, task: Task) -> None:
+        """Refuse classes."""
+        _needs_numbers("squared-error", task)
+
     def loss(self, task: Task, params: Tree, given: Tree, x: Tensor, y: Tensor, share: Tensor | None) -> Tensor:
         """Return the error of a batch."""
         return mean_of((task.forward(params, x, training=True) - y).square().mean(-1), share)
@@ -104,9 +116,18 @@ class SquaredError(Objective):
 class AbsoluteError(Objective):
     """The mean absolute error `mean_i mean_t |f(x_i)_t − y_it|`, for real targets: outliers pull less."""
 
+    def check(self, task: Task) -> None:
+        """Refuse classes."""
+        _needs_numbers("absolute-error", task)
+
     def loss(self, task: Task, params: Tree, given: Tree, x: Tensor, y: Tensor, share: Tensor | None) -> Tensor:
         """Return the error of a batch."""
         return mean_of((task.forward(params, x, training=True) - y).abs().mean(-1), share)
+
+
+def _needs_numbers(name: str, task: Task) -> None:
+    says = f"The objective '{name}' needs real targets, and the targets are classes"
+    require(task.real, f"{says}: use 'cross-entropy', or leave it out.")
 
 
 def usual(task: Task) -> Objective:
