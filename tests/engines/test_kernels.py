@@ -10,6 +10,7 @@ import pytest
 import torch
 from engine_cases import CLASSES, SIZES, WIDTH, Doubled, check, like
 
+from hansa.engines.kernels import sample_space
 from hansa.engines.kernels.cohort import Cohort, Job, bundles
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.lazy_sum import LazySum, dense, dense_tree, total
@@ -78,6 +79,16 @@ def test_sample_space_equals_alone(training: LocalTraining, correction: str) -> 
     jobs = jobs_of(Linear(), training, correction)
     assert all(SampleSpace().applies(job.turn, CPU, forced=False) for job in jobs)
     check(SampleSpace(), jobs)
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS.keys())
+def test_clients_with_different_numbers_of_batches_may_step_together(
+    training: LocalTraining, correction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sample_space.MIXES, True, True)  # as on a device, with bundles that do not mind padding
+    monkeypatch.setitem(sample_space.BUNDLE_FLOPS, True, 1e12)
+    check(SampleSpace(), jobs_of(Linear(), training, correction))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 4.0])

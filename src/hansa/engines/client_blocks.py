@@ -13,7 +13,8 @@ from hansa.data.dataset import Array
 from hansa.data.federation import Client
 from hansa.task import ClientData
 
-BLOCK_BYTES = 64 * 2**20  # of samples held at once; larger blocks are not faster
+BLOCK_BYTES = 64 * 2**20  # of samples held at once; larger blocks are not faster on a CPU
+DEVICE_BLOCK_BYTES = 2**30  # likewise on a device, where every step has a fixed cost
 RESIDENT_BYTES = 2**33  # of all samples, which stay on a device where they fit
 
 
@@ -28,11 +29,15 @@ class ClientBlocks:
 
     def blocks(self, names: Sequence[str]) -> Iterator[list[str]]:
         """Yield clients in blocks of bounded size."""
+        sizes, bound = self.sizes(names), BLOCK_BYTES if self.resident is None else DEVICE_BLOCK_BYTES
+        if 0 < len(names) <= self.most and sum(sizes) * self.sample_bytes <= bound:
+            yield list(names)
+            return
         block: list[str] = []
         held = 0
-        for name, count in zip(names, self.sizes(names), strict=True):
+        for name, count in zip(names, sizes, strict=True):
             size = count * self.sample_bytes
-            if block and (len(block) == self.most or held + size > BLOCK_BYTES):
+            if block and (len(block) == self.most or held + size > bound):
                 yield block
                 block, held = [], 0
             block.append(name)

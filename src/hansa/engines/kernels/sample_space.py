@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, orders, trained
+from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, groups, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
 from hansa.task import Task, only
 from hansa.training.directions import PLAIN
@@ -31,6 +31,7 @@ Place = slice | tuple[Tensor, Tensor]
 WEIGHT, BIAS = "head.weight", "head.bias"
 STEP_FLOPS = 4e6  # what the fixed cost of one step of a client by itself would buy
 BUNDLE_FLOPS = {True: 1e7, False: 1e10}  # likewise of one bundle of clients; on a CPU, elsewhere
+MIXES = {True: False, False: True}  # whether clients with different numbers of batches step together; likewise
 
 
 @dataclass(frozen=True)
@@ -105,20 +106,31 @@ def _fits(turn: Turn) -> bool:
 def _learn(cohort: Cohort, device: torch.device) -> tuple[Heads, Sequence[Mapping[str, float]]]:
     """Train all clients; besides D, every client's α − 1, β and γ."""
     heads, turn = Heads(cohort.on(device), device), cohort.turns[0]
-    batches = {size: batches_of(turn, size) for size in set(cohort.sizes)}
     width, classes = heads.x.shape[1], turn.task.outputs
 
     def cost(size: int) -> float:
         return 2.0 * size**2 * (width + turn.training.epochs * classes) + 40.0 * size * classes * turn.training.epochs
 
     numbers: list[Mapping[str, float]] = [{}] * len(cohort)
-    for count in sorted(set(batches.values())):
-        places = [place for place, size in enumerate(cohort.sizes) if batches[size] == count]
+    for places in _in_step(heads, cohort, device):
         for bundle in bundles(cohort.sizes, places, cost, BUNDLE_FLOPS[device.type == "cpu"]):
-            found = heads.run(bundle, count)
+            found = heads.run(bundle, max(batches_of(turn, cohort.sizes[place]) for place in bundle))
             for place in bundle:
                 numbers[place] = found
     return heads, numbers
+
+
+def _in_step(heads: Heads, cohort: Cohort, device: torch.device) -> list[Sequence[int]]:
+    """Return clients that may take their steps together: those with as many batches, on a device any.
+
+    A client that has no batch left stays where it is, unless something moves weights without looking at samples.
+    """
+    places = range(len(cohort))
+    if MIXES[device.type == "cpu"] and heads.steady:
+        return [places]
+    counts = {size: batches_of(cohort.turns[0], size) for size in set(cohort.sizes)}
+    found = groups(places, lambda place: counts[cohort.sizes[place]])
+    return sorted(found, key=lambda group: counts[cohort.sizes[group[0]]])
 
 
 def _leaves(turn: Turn, place: int, numbers: Mapping[str, float], deltas: Mapping[str, WeightDeltas]) -> Tree:
@@ -184,6 +196,7 @@ class Heads:
         if WEIGHT in first.correction.shift:
             self.base["shift"] = self._logits(lambda turn: turn.correction.shift)
         self.coordinates = torch.empty_like(self.base["start"])
+        self.steady = not (self.training.momentum or self.training.weight_decay or len(self.base) > 1)
 
     def _features(self) -> Tensor:
         """Return φ(X): the features do not train, so once is enough."""
@@ -218,16 +231,27 @@ class Heads:
     def _order(self, place: int) -> Tensor:
         return orders(self.cohort.turns[place], self.sizes[place], self.cohort.seeds[place])[0]
 
+    def _orders(self, bundle: Sequence[int], batches: int) -> Tensor:
+        """Return the batches of every step (steps × clients × batch size), −1 where a client has no sample."""
+        width = min(self.training.batch_size, max(self.sizes[place] for place in bundle))
+        found = torch.full((self.training.epochs * batches, len(bundle), width), -1)
+        sizes = torch.tensor([self.sizes[place] for place in bundle])
+        column = torch.arange(width)
+        found[: self.training.epochs] = torch.where(column < sizes[:, None], column, -1)  # of a single batch
+        for row in (sizes > self.training.batch_size).nonzero()[:, 0].tolist():
+            own = self._order(bundle[row])
+            found[: len(own), row] = own
+        return found
+
     def run(self, bundle: Sequence[int], batches: int) -> Mapping[str, float]:
-        """Train clients that take the same number of steps; returns α − 1, β and γ."""
+        """Train clients side by side, for so many batches an epoch; returns α − 1, β and γ."""
         pad = Padded.of(self.cohort, bundle, self.device, spare=batches > 1)
         steps = _Steps(self, pad, None if self.labels is None else self.labels[list(bundle), None])
         if batches == 1:
             for _ in range(self.training.epochs):
                 steps.whole()
         else:
-            order = torch.stack([self._order(place) for place in bundle], 1).to(self.device)
-            for batch in order:
+            for batch in self._orders(bundle, batches).to(self.device):
                 steps.part(torch.where(batch < 0, pad.rows.shape[1] - 1, batch))
         self.coordinates.index_copy_(0, pad.rows.flatten()[pad.own], steps.moved.flatten(0, 1)[pad.own])
         return {**steps.numbers, "start": steps.numbers["start"] - 1.0}
@@ -270,7 +294,7 @@ class _Steps:
     def _shares(self, there: Tensor) -> Tensor:
         """Return each sample's share in the mean of its batch, over the temperature."""
         there = there.to(self.heads.x.dtype)
-        return (there / (there.sum(1, keepdim=True) * self.heads.temperature))[..., None]
+        return (there / (there.sum(1, keepdim=True).clamp(min=1.0) * self.heads.temperature))[..., None]
 
     def _step(self, place: Place, logits: Tensor, share: Tensor) -> None:
         """Follow the gradient of the mean cross-entropy in closed form: softmax minus target, sample by sample."""
