@@ -86,7 +86,7 @@ def test_sample_space_equals_alone(training: LocalTraining, correction: str) -> 
 def test_clients_with_different_numbers_of_batches_may_step_together(
     training: LocalTraining, correction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sample_space.MIXES, True, True)  # as on a device, with bundles that do not mind padding
+    monkeypatch.setitem(sample_space.LAUNCHES, True, True)  # as on a device, with bundles that do not mind padding
     monkeypatch.setitem(sample_space.BUNDLE_FLOPS, True, 1e12)
     check(SampleSpace(), jobs_of(Linear(), training, correction))
 

@@ -221,11 +221,12 @@ class VectorisedSession:
         sizes, left = self.blocks.sizes(clients), list[str]()
         kernels = self.trainer.by_size(turn, sizes)
         for kernel in dict.fromkeys(kernels.values()):
-            chosen = clients
+            chosen, counts = clients, sizes
+            samples: ClientData | None = whole
             if len(set(kernels.values())) > 1:
                 chosen = [client for client, size in zip(clients, sizes, strict=True) if kernels[size] is kernel]
-            samples = whole if len(chosen) == len(clients) else self.blocks.together(chosen)
-            found = kernel and samples and self._total(algorithm, turn, kernel, chosen, samples, down, server)
+                counts, samples = self.blocks.sizes(chosen), self.blocks.together(chosen)
+            found = kernel and samples and self._total(algorithm, turn, kernel, chosen, counts, samples, down, server)
             if found:
                 total.add(found)
             else:
@@ -238,12 +239,12 @@ class VectorisedSession:
         turn: Turn,
         kernel: Kernel,
         clients: Sequence[str],
+        sizes: Sequence[int],
         whole: ClientData,
         down: Tree,
         server: RoundServer,
     ) -> Update | None:
         """Return the sum of some clients' uploads, and charge each; None where a kernel fails."""
-        sizes = self.blocks.sizes(clients)
         weights = [float(size) for size in sizes] if algorithm.weights == "samples" else [1.0] * len(sizes)
         seeds = self._seeds(clients, sizes, turn.training.batch_size, server)
         moved = self.trainer.total(kernel, turn, sizes, seeds, weights, whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -183,7 +184,11 @@ class Turn:
     def flops(self, size: int) -> float:
         """Count the operations of the turn for a client of so many samples."""
         samples = self.training.samples(size, 1 if self.training.steps is None else self.fewest)
-        return samples * self.repeats * self.direction.slopes * self.training.flops(self.task)
+        return samples * self._sample_flops
+
+    @functools.cached_property
+    def _sample_flops(self) -> float:
+        return self.repeats * self.direction.slopes * self.training.flops(self.task)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,7 +69,7 @@ class Cohort:
     @functools.cached_property
     def counts(self) -> Tensor:
         """The sizes as a tensor."""
-        return torch.tensor(self.sizes)
+        return torch.from_numpy(np.array(self.sizes, dtype=np.int64))  # many times quicker than torch.tensor
 
     @functools.cached_property
     def firsts(self) -> Tensor:
@@ -133,20 +134,18 @@ def groups(items: Sequence[T], key: Callable[[T], object]) -> list[list[T]]:
 def bundles(
     sizes: Sequence[int], places: Sequence[int], cost: Callable[[int], float], spare: float
 ) -> Iterator[list[int]]:
-    """Yield places with sizes so alike that padding all to the largest costs at most `spare` more than needed."""
-    known = {size: cost(size) for size in {sizes[place] for place in places}}
-    bundle: list[int] = []
-    largest = waste = 0.0
-    for place in sorted(places, key=lambda place: (-sizes[place], place)):
-        needed = known[sizes[place]]
-        waste += largest - needed
-        if not bundle or waste > spare:
-            if bundle:
-                yield bundle
-            bundle, largest, waste = [], needed, 0.0
-        bundle.append(place)
-    if bundle:
-        yield bundle
+    """Yield places, largest first, so alike that padding all to the largest costs at most `spare` more than needed."""
+    chosen = np.asarray(places)
+    counts = np.array(sizes, dtype=np.int64)[chosen]
+    largest_first = np.argsort(-counts, kind="stable")
+    kinds, kind = np.unique(counts[largest_first], return_inverse=True)
+    needed = np.array([cost(int(size)) for size in kinds])[kind]
+    first, order = 0, chosen[largest_first].tolist()
+    while first < len(order):
+        waste = np.cumsum(needed[first] - needed[first:])
+        count = int(np.searchsorted(waste, spare, side="right"))
+        yield order[first : first + count]
+        first += count
 
 
 def trained(turn: Turn, size: int, leaves: Tree, memory: Tree, anchor: Tree) -> Trained:
@@ -165,7 +164,7 @@ class Padded(NamedTuple):
     @classmethod
     def of(cls, cohort: Cohort, places: Sequence[int], device: torch.device, spare: int = 0) -> Padded:
         """Return the rows of some clients; `spare` columns more than the largest needs."""
-        chosen = torch.tensor(places)
+        chosen = torch.from_numpy(np.array(places, dtype=np.int64))
         count, first = cohort.counts[chosen], cohort.firsts[chosen]
         column = torch.arange(int(count.max()) + spare)
         there = column < count[:, None]

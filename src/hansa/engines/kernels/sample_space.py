@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +32,7 @@ Place = slice | tuple[Tensor, Tensor]
 WEIGHT, BIAS = "head.weight", "head.bias"
 STEP_FLOPS = 4e6  # what the fixed cost of one step of a client by itself would buy
 BUNDLE_FLOPS = {True: 1e7, False: 1e10}  # likewise of one bundle of clients; on a CPU, elsewhere
-MIXES = {True: False, False: True}  # whether clients with different numbers of batches step together; likewise
+LAUNCHES = {True: False, False: True}  # whether the number of operations decides rather than their size; likewise
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _learn(cohort: Cohort, device: torch.device) -> tuple[Heads, Sequence[Mappin
     numbers: list[Mapping[str, float]] = [{}] * len(cohort)
     for places in _in_step(heads, cohort, device):
         for bundle in bundles(cohort.sizes, places, cost, BUNDLE_FLOPS[device.type == "cpu"]):
-            found = heads.run(bundle, max(batches_of(turn, cohort.sizes[place]) for place in bundle))
+            found = heads.run(bundle, batches_of(turn, cohort.sizes[bundle[0]]))
             for place in bundle:
                 numbers[place] = found
     return heads, numbers
@@ -126,7 +127,7 @@ def _in_step(heads: Heads, cohort: Cohort, device: torch.device) -> list[Sequenc
     A client that has no batch left stays where it is, unless something moves weights without looking at samples.
     """
     places = range(len(cohort))
-    if MIXES[device.type == "cpu"] and heads.steady:
+    if LAUNCHES[device.type == "cpu"] and heads.steady:
         return [places]
     counts = {size: batches_of(cohort.turns[0], size) for size in set(cohort.sizes)}
     found = groups(places, lambda place: counts[cohort.sizes[place]])
@@ -149,23 +150,23 @@ def _leaves(turn: Turn, place: int, numbers: Mapping[str, float], deltas: Mappin
 class WeightDeltas:
     """`−X_kᵀ D_k` for every client k, as torch lays out weights (classes × features)."""
 
-    def __init__(self, x: Tensor, coordinates: Tensor, sizes: Sequence[int]):
-        self.x, self.coordinates, self.sizes = x, coordinates, sizes
+    def __init__(self, x: Tensor, coordinates: Tensor, counts: Tensor):
+        self.x, self.coordinates, self.counts = x, coordinates, counts
 
     def one(self, place: int) -> Tensor:
         """Return one client's displacement."""
-        first = sum(self.sizes[:place])
-        rows = slice(first, first + self.sizes[place])
+        first = int(self.counts[:place].sum())
+        rows = slice(first, first + int(self.counts[place]))
         return self._product(self.coordinates[rows].neg(), rows).cpu()
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
         """Return `−Σ_k c_k X_kᵀ D_k`, one product."""
-        return self.summed([coefficients.get(place, 0.0) for place in range(len(self.sizes))])
+        return self.summed([coefficients.get(place, 0.0) for place in range(len(self.counts))])
 
     def summed(self, coefficients: Sequence[float]) -> Tensor:
         """Return the same, with a coefficient for every client."""
-        each = torch.tensor(coefficients, dtype=self.x.dtype).neg_()
-        rows = each.repeat_interleave(torch.tensor(self.sizes)).to(self.x.device)
+        each = torch.from_numpy(np.array(coefficients)).to(self.x.dtype).neg_()
+        rows = each.repeat_interleave(self.counts).to(self.x.device)
         return self._product(self.coordinates * rows[:, None], slice(None)).cpu()
 
     def _product(self, coordinates: Tensor, rows: slice) -> Tensor:
@@ -225,18 +226,17 @@ class Heads:
 
     def deltas(self) -> dict[str, WeightDeltas]:
         """Return the displacements by training, by leaf."""
-        moved = {WEIGHT: WeightDeltas(self.x, self.coordinates, self.sizes)}
-        return moved | ({BIAS: BiasDeltas(self.x, self.coordinates, self.sizes)} if self.biased else {})
+        held = self.x, self.coordinates, self.cohort.counts
+        return {WEIGHT: WeightDeltas(*held), **({BIAS: BiasDeltas(*held)} if self.biased else {})}
 
     def _order(self, place: int) -> Tensor:
         return orders(self.cohort.turns[place], self.sizes[place], self.cohort.seeds[place])[0]
 
     def _orders(self, bundle: Sequence[int], batches: int) -> Tensor:
         """Return the batches of every step (steps × clients × batch size), −1 where a client has no sample."""
-        width = min(self.training.batch_size, max(self.sizes[place] for place in bundle))
+        width = min(self.training.batch_size, self.sizes[bundle[0]])
         found = torch.full((self.training.epochs * batches, len(bundle), width), -1)
-        sizes = torch.tensor([self.sizes[place] for place in bundle])
-        column = torch.arange(width)
+        sizes, column = self.cohort.counts[bundle], torch.arange(width)
         found[: self.training.epochs] = torch.where(column < sizes[:, None], column, -1)  # of a single batch
         for row in (sizes > self.training.batch_size).nonzero()[:, 0].tolist():
             own = self._order(bundle[row])
@@ -251,8 +251,7 @@ class Heads:
             for _ in range(self.training.epochs):
                 steps.whole()
         else:
-            for batch in self._orders(bundle, batches).to(self.device):
-                steps.part(torch.where(batch < 0, pad.rows.shape[1] - 1, batch))
+            steps.parts(self._orders(bundle, batches).to(self.device))
         self.coordinates.index_copy_(0, pad.rows.flatten()[pad.own], steps.moved.flatten(0, 1)[pad.own])
         return {**steps.numbers, "start": steps.numbers["start"] - 1.0}
 
@@ -261,11 +260,18 @@ def _on(tree: Tree, device: torch.device) -> Tree:
     return {key: leaf.to(device) for key, leaf in tree.items()}
 
 
+def _add(total: Tensor, place: Place, part: Tensor) -> None:
+    if isinstance(place, slice):  # without copying the sum onto itself, as an assignment to a slice does
+        total[place].add_(part)
+    else:
+        total[place] += part
+
+
 class _Steps:
     """Steps on D for some clients side by side (clients × samples × classes)."""
 
     def __init__(self, heads: Heads, pad: Padded, labels: Tensor | None):
-        self.heads, self.there, self.labels = heads, pad.there, labels
+        self.heads, self.labels = heads, labels
         self.base = {name: logits[pad.rows] for name, logits in heads.base.items()}
         x = heads.x[pad.rows]
         self.gram = x @ x.transpose(1, 2)
@@ -280,21 +286,28 @@ class _Steps:
         self.speed = dict.fromkeys(self.base, 0.0)
         self.lane = torch.arange(len(y), device=y.device)[:, None]
 
-    def whole(self) -> None:
-        """Take a step on all samples of every client."""
+    def whole(self, share: Tensor | None = None) -> None:
+        """Take a step on all samples of every client; `share` is each one's part in it, the same for all if absent."""
         logits = torch.baddbmm(self._fixed(slice(None)), self.gram, self.moved, alpha=-1.0)
-        self._step(slice(None), logits, self.share)
+        self._step(slice(None), logits, self.share if share is None else share)
 
-    def part(self, batch: Tensor) -> None:
-        """Take a step on a batch of every client; the last column stands for no sample."""
-        place = (self.lane, batch)
-        logits = torch.baddbmm(self._fixed(place), self.gram[place], self.moved, alpha=-1.0)
-        self._step(place, logits, self._shares(self.there[place]))
+    def parts(self, order: Tensor) -> None:
+        """Take a step on each batch of every client; the last column stands for no sample, −1 in the order."""
+        shares, order = self._shares(order >= 0), order.where(order >= 0, self.gram.shape[1] - 1)
+        if LAUNCHES[order.device.type == "cpu"]:  # on all samples, those outside the batch without any weight
+            empty = shares.new_zeros(*order.shape[:2], self.gram.shape[1], 1)
+            for share in empty.scatter_(2, order[..., None], shares):
+                self.whole(share)
+            return
+        for batch, share in zip(order, shares, strict=True):
+            place = (self.lane, batch)
+            logits = torch.baddbmm(self._fixed(place), self.gram[place], self.moved, alpha=-1.0)
+            self._step(place, logits, share)
 
     def _shares(self, there: Tensor) -> Tensor:
         """Return each sample's share in the mean of its batch, over the temperature."""
         there = there.to(self.heads.x.dtype)
-        return (there / (there.sum(1, keepdim=True).clamp(min=1.0) * self.heads.temperature))[..., None]
+        return (there / (there.sum(-1, keepdim=True).clamp(min=1.0) * self.heads.temperature))[..., None]
 
     def _step(self, place: Place, logits: Tensor, share: Tensor) -> None:
         """Follow the gradient of the mean cross-entropy in closed form: softmax minus target, sample by sample."""
@@ -303,12 +316,11 @@ class _Steps:
         likely = (logits if self.labels is None else only(self.labels, logits)).softmax(2)
         slope = likely.sub_(self.hot[place]).mul_(share)
         self._decay()
-        lr = self.heads.rate
         if self.velocity is None:
-            self.moved[place] += slope.mul_(lr)
+            _add(self.moved, place, slope.mul_(self.heads.rate))
         else:
-            self.velocity[place] += slope
-            self.moved.add_(self.velocity, alpha=lr)
+            _add(self.velocity, place, slope)
+            self.moved.add_(self.velocity, alpha=self.heads.rate)
 
     def _fixed(self, place: Place) -> Tensor:
         """Return α X W_0 + β X a + γ X s for the rows asked for."""
