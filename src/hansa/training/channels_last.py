@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,13 +22,17 @@ def channels_last_gradients(module: nn.Module) -> Iterator[None]:
 
     Without it they come back with channels first, and the pooling before copies its own gradient there and back.
     """
-    layers = [part for part in module.modules() if type(part) is nn.Flatten]
-    handles = [layer.register_forward_hook(_lay_out) for layer in layers]
+    handles = [layer.register_forward_hook(_lay_out) for layer in _flattening(module)]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+@functools.lru_cache(maxsize=256)
+def _flattening(module: nn.Module) -> tuple[nn.Flatten, ...]:
+    return tuple(part for part in module.modules() if type(part) is nn.Flatten)
 
 
 def _lay_out(_: nn.Module, inputs: tuple[Any], __: Tensor) -> None:

@@ -6,11 +6,11 @@ weights, reading it again, and adding it.  What the layer saw, X, and what came 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hansa.training.layers import plain
@@ -44,15 +44,15 @@ class FusedLinear:
 
         return note
 
-    @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Take the step `W ← W − lr · Gᵀ X` for everything seen since the last one."""
+        """Take the step `W ← W − lr · Gᵀ X` for everything seen since the last one, with autograd off."""
         for key, x, slope in self.seen:
             self.weights[key].addmm_(slope.T, x, alpha=-lr)
         self.seen.clear()
 
 
-def _linear(module: nn.Module) -> dict[str, nn.Linear]:
+@functools.lru_cache(maxsize=256)
+def _linear(module: nn.Module) -> Mapping[str, nn.Linear]:
     """Return linear layers by their weight's name; none in a network that may use a weight in ways of its own."""
     children = dict(module.named_children())
     known = children.keys() == {"features", "head"} and all(plain(child) for child in children.values())

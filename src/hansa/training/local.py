@@ -20,7 +20,7 @@ from hansa.training.directions import PLAIN, Direction, Slope
 from hansa.training.fused_linear import FusedLinear
 from hansa.training.layers import draws, uses_batch_statistics
 from hansa.training.leaves import Patterns, select, written
-from hansa.training.objectives import CrossEntropy, Objective, usual
+from hansa.training.objectives import CROSS_ENTROPY, Objective, usual
 from hansa.training.optimisers import STEPS, Optimiser
 from hansa.training.schedules import Constant, Schedule
 from hansa.tree import Tree, copy
@@ -173,7 +173,7 @@ class Turn:
         """Whether a step is the rate times the gradient of the usual loss, and nothing else."""
         training, corrected = self.training, bool(self.correction.strength and self.correction.anchor)
         simple = not (training.momentum or training.weight_decay or training.clip) and training.optimiser == "sgd"
-        same = self.direction == PLAIN and not self.measures and self.minimised == CrossEntropy()
+        same = self.direction == PLAIN and not self.measures and self.minimised == CROSS_ENTROPY
         return simple and same and not corrected and not self.correction.shift
 
     @property
@@ -267,11 +267,12 @@ class _Loop:
             if turn.measures:
                 self.stepper.measure(gradients, len(batches[0][1]))
                 return
-            self.stepper.step(self.weights, gradients, self.anchor or turn.correction.anchor, turn.correction.shift)
-            self.fused.step(self.stepper.rate)
-        with torch.no_grad():
-            for key in self.anchor.keys() & self.weights.keys():
-                self.anchor[key].lerp_(self.weights[key], follow)
+            with torch.no_grad():
+                anchor = self.anchor or turn.correction.anchor
+                self.stepper.step(self.weights, gradients, anchor, turn.correction.shift)
+                self.fused.step(self.stepper.rate)
+        for key in self.anchor.keys() & self.weights.keys():
+            self.anchor[key].lerp_(self.weights[key].detach(), follow)
 
     def _slope(self, batches: tuple[Batch, ...]) -> Slope:
         """Return the gradient as a function of the weights; the first call moves float buffers, later ones copies."""
@@ -322,9 +323,8 @@ class Stepper:
         """Return the mean gradient over so many samples."""
         return {key: total / samples for key, total in self._measured.items()}
 
-    @torch.no_grad()
     def step(self, weights: Tree, gradients: Tree, anchor: Tree, shift: Tree, count: int | None = None) -> None:
-        """Take one step; of a stack the first `count` clients."""
+        """Take one step, with autograd off; of a stack the first `count` clients."""
         rows = slice(count)
         found = {key: self._corrected(key, slope, weights[key], anchor, shift) for key, slope in gradients.items()}
         if self.training.clip is not None:

@@ -130,6 +130,9 @@ def _needs_numbers(name: str, task: Task) -> None:
     require(task.real, f"{says}: use 'cross-entropy', or leave it out.")
 
 
+CROSS_ENTROPY, SQUARED_ERROR = CrossEntropy(), SquaredError()  # made once: every visit asks
+
+
 def usual(task: Task) -> Objective:
     """Return what suits the targets: cross-entropy for classes, the squared error for real numbers."""
-    return SquaredError() if task.real else CrossEntropy()
+    return SQUARED_ERROR if task.real else CROSS_ENTROPY

@@ -1,7 +1,7 @@
 """Optimisers that move a weight: SGD, Adam and AdamW, in place, for one client or for many stacked.
 
 What an optimiser remembers of a weight are tensors of the weight's shape; a stack of clients has one more dimension in
-front, of both.  All arithmetic is leaf by leaf, so the same lines serve one client and many.
+front, of both.  All arithmetic is leaf by leaf, so the same lines serve one client and many; autograd must be off.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def memory(names: Iterable[str], weights: Mapping[str, Tensor], before: Tree, st
     return {key: before[key].clone() if key in before else leaf for key, leaf in new.items()}
 
 
-@torch.no_grad()
 def sgd(weight: Tensor, gradient: Tensor, rate: float, momentum: float, velocity: Tensor | None) -> None:
     """Step by `v ← β·v + g`, `w ← w − η·v`."""
     if velocity is not None:
@@ -42,7 +41,6 @@ def sgd(weight: Tensor, gradient: Tensor, rate: float, momentum: float, velocity
     weight.sub_(gradient, alpha=rate)
 
 
-@torch.no_grad()
 def adam(
     weight: Tensor,
     gradient: Tensor,
