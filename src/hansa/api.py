@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from hansa.errors import HansaError
+from hansa.errors import Diverged, HansaError
 from hansa.io.codec import piece_to_table, to_table
 from hansa.io.store import Store, fingerprint
 from hansa.plan.assemble import Assembled, Data, Progress, assemble
@@ -21,6 +21,7 @@ from hansa.results.tracking import Tracking
 from hansa.results.writer import RunFolder, Watcher
 from hansa.running.experiment import Experiment
 from hansa.running.loop import Record, run_phases
+from hansa.running.phase_run import PhaseRun
 from hansa.tree import equal
 
 
@@ -74,14 +75,24 @@ def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Seque
         folder.watchers = [*watchers, *trackers]
         stop = stack.enter_context(_graceful_stop())
         folder.summarise("running", plan.name, plan.seed, assembled.features, experiment.suite)
-        last = run_phases(experiment, store, folder, stop)
+        last, why = _run(experiment, store, folder, stop)
         if last is not None:
             folder.write_model(last)
         folder.export(store, experiment.federation, experiment.phases)
         folder.record_engine()
-        status = "finished" if last else "interrupted"
-        folder.summarise(status, plan.name, plan.seed, assembled.features, experiment.suite)
+        status = "finished" if last else "diverged" if why else "interrupted"
+        folder.summarise(status, plan.name, plan.seed, assembled.features, experiment.suite, why)
     return Run.open(folder.path)
+
+
+def _run(
+    experiment: Experiment, store: Store, folder: RunFolder, stop: Callable[[], bool]
+) -> tuple[PhaseRun | None, str]:
+    """Run what is left; return the last phase, or where the run diverged, why."""
+    try:
+        return run_phases(experiment, store, folder, stop), ""
+    except Diverged as error:
+        return None, str(error)
 
 
 def _check_origin(experiment: Experiment, store: Store) -> None:

@@ -106,6 +106,11 @@ class Algorithm(ABC):
         """The reason why clients cannot train one after the other in chains; empty where they can."""
         return ""
 
+    @property
+    def partial(self) -> bool:
+        """Whether a client may lack leaves of the upload that others have."""
+        return False
+
     # -------------------------------------------------------------------------------------------- where more is needed
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
@@ -128,6 +133,14 @@ class Algorithm(ABC):
     def outputs(self, task: Task, model: Tree, x: Tensor) -> Tensor:
         """Return what a deployed model makes of some inputs: logits, or predictions of real targets."""
         return task.forward(model, x)
+
+    def heaviest(self, samples: int) -> float:
+        """Return the most that a client of so many training samples may weigh."""
+        return max(1.0, samples)
+
+    def check(self, task: Task, up: Update) -> None:
+        """Refuse an upload that no honest client can send, beyond what shapes and finite numbers tell."""
+        return
 
     def encode(self, sums: Tree) -> Tree:
         """Return the upload as it travels, where that is smaller than the sums themselves."""

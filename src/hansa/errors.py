@@ -18,6 +18,10 @@ class StoreFault(HansaError):
     """A fault of the run's own store: never a client's, so it always stops the run."""
 
 
+class Diverged(HansaError):
+    """A run whose numbers are none any more: it stops before anything of it is kept, and can be resumed."""
+
+
 class Problems(HansaError):
     """All that is wrong with one input, told at once."""
 

@@ -104,7 +104,7 @@ def test_a_visit_in_turns_is_a_client_step(algorithm: Algorithm) -> None:
 def test_a_server_step_is_pure(algorithm: Algorithm) -> None:
     run, down = one_visit(algorithm)
     task, server = run.task, run.server
-    ups = [receive(algorithm, task, perform(run.side, task, name, 5, down)) for name in ("c1", "c2", "c3")]
+    ups = [receive(run.context, task, down, perform(run.side, task, name, 5, down)) for name in ("c1", "c2", "c3")]
     up = ups[0] + ups[1] + ups[2]
     before = copy(server), copy(up.sums), {client: copy(own) for client, own in up.each.items()}
     assert equal(algorithm.server_step(task, server, up), algorithm.server_step(task, server, up))

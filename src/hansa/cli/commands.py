@@ -210,6 +210,9 @@ def compare(
         show_comparison(opened)
     if page is not None:
         print(f"Wrote {reports.build(folders, page)}", file=sys.stderr)
+    for one in opened:
+        if one.status == "diverged":
+            _must_be_finished(one)
 
 
 def _run_or_plan(name: str, seed: int | None, out: Path) -> Path:
@@ -224,7 +227,8 @@ def _run_or_plan(name: str, seed: int | None, out: Path) -> Path:
     path = out / api.new_folder(plan).name
     with live(plan, path) as (watch, progress):
         done = api.run(plan, out=path, watchers=[watch], progress=progress)
-    _must_be_finished(done)
+    if done.status != "diverged":  # the table says so, beside the others
+        _must_be_finished(done)
     return path
 
 
@@ -241,6 +245,9 @@ def _finish(run: Any, as_json: bool) -> None:
 
 
 def _must_be_finished(run: Any) -> None:
-    if run.summary["status"] != "finished":
+    if run.status == "diverged":
+        print(f"hansa: {run.summary['why']}", file=sys.stderr)
+        raise SystemExit(1)
+    if run.status != "finished":
         print(f"Interrupted; everything is kept. Continue with: hansa resume {run.path}", file=sys.stderr)
         raise SystemExit(130)

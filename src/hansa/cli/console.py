@@ -116,6 +116,7 @@ def _change(row: Row) -> str:
     if found is None:
         return "diverged" if row.metrics else "–"
     before, after = row.before.get(found.column.name), metric_text(found.column, found.value)
+    after = f"{after}, loss exploded" if row.exploded else after
     return after if before is None else f"{metric_text(found.column, before).removesuffix(' %')} → {after}"
 
 

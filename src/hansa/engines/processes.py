@@ -21,6 +21,7 @@ from hansa.engines.session import (
     PhaseContext,
     Reply,
     RoundServer,
+    client_errors,
     missed,
     receive,
 )
@@ -156,8 +157,9 @@ class ProcessSession(Counted):
         if state.worker is not None:
             state.worker.load -= state.size
         try:
-            reply = future.result()
-            up = receive(algorithm, task, reply, self.context.deadline)
+            with client_errors(state.client):
+                reply = future.result()
+            up = receive(self.context, task, state.down, reply)
         except ClientFailed as failure:
             self.holder.pop(state.client, None)  # its process may have a state that the run has refused
             server.refuse(state.client, failure)

@@ -71,7 +71,7 @@ class SerialSession(Counted):
             self.count("serial")
             try:
                 reply = perform(context.side, task, client, server.seed(client, visit), down)
-                up = receive(context.algorithm, task, reply, context.deadline)
+                up = receive(context, task, down, reply)
             except ClientFailed as error:
                 server.refuse(client, error)
                 return None

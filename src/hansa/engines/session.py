@@ -6,6 +6,7 @@ The server's side is the run's: it says what a visit draws from, takes what came
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from hansa.channels.check import NotFinite, UploadCheck
 from hansa.contract import Algorithm
 from hansa.data.dataset import Array
 from hansa.engines.client_side import ClientSide
@@ -68,6 +70,10 @@ class ClientFailed(Exception):
     """A client could not be used; the message names it and says why.  The round goes on without it."""
 
 
+class ClientDiverged(ClientFailed):
+    """A client's upload is not finite."""
+
+
 class client_errors:
     """Turns whatever goes wrong inside into a failure of the client; faults of the store are never a client's."""
 
@@ -83,7 +89,8 @@ class client_errors:
         if isinstance(error, (StoreFault, ClientFailed, StopIteration)) or not isinstance(error, Exception):
             return
         if isinstance(error, HansaError):
-            raise ClientFailed(f"Client '{self.client}': {error}") from error
+            kind = ClientDiverged if isinstance(error, NotFinite) else ClientFailed
+            raise kind(f"Client '{self.client}': {error}") from error
         raise ClientFailed(f"Client '{self.client}' failed: {type(error).__name__}: {error}") from error
 
 
@@ -103,6 +110,11 @@ class PhaseContext:
     def suite(self) -> Suite:
         """The metrics by which clients evaluate what they deploy."""
         return self.metrics or default_suite(self.task.real)
+
+    @functools.cached_property
+    def check(self) -> UploadCheck:
+        """The check that uploads pass before they are added."""
+        return UploadCheck(self.algorithm)
 
     @property
     def alike(self) -> bool:
@@ -200,14 +212,15 @@ def missed(client: str, deadline: float, seconds: float, how: str = "its visit t
     return ClientFailed(f"Client '{client}' missed the deadline of {deadline:g} s: {how} {seconds:.1f} s.")
 
 
-def receive(algorithm: Algorithm, task: Task, reply: Reply, deadline: float | None = None) -> Update:
-    """Return an upload as the server adds it up; one that came too late is refused."""
-    numbers = reply.numbers
+def receive(context: PhaseContext, task: Task, down: Tree, reply: Reply) -> Update:
+    """Return an upload as the server adds it up; one that came too late or fails the check is refused."""
+    algorithm, numbers, deadline = context.algorithm, reply.numbers, context.deadline
     if deadline is not None and reply.seconds > deadline:
         raise missed(reply.client, deadline, reply.seconds)
     with client_errors(reply.client):
         sums = algorithm.decode(task, reply.upload)
         up = Update(sums, numbers["weight"], int(numbers["count"]), numbers["flops"])
+        context.check(task, down, up, context.side.clients[reply.client].size)
         return set_apart(algorithm.uplink, reply.client, up)
 
 

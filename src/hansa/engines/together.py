@@ -63,6 +63,8 @@ def pooled(
         sums = algorithm.statistics(task, whole, torch.Generator())
     except (HansaError, ClientFailed, RuntimeError, ValueError, IndexError, KeyError):
         return None
+    if not all(torch.isfinite(leaf).all() for leaf in sums.values()):  # likewise
+        return None
     sizes = {id(part): wire.cost(algorithm.upload_shape(task, part), NUMBERS) for part in parts}
     flops = np.array([algorithm.operations(task, len(part)) for part in parts])
     reply = CohortReply(clients, 0, np.array([sizes[id(part)] for part in parts]), flops)

@@ -130,5 +130,7 @@ class Trainer(Counted):
             found = kernel.total(cohort, weights, self.device)
         except Exception:  # visit by visit tells whether it is a client's fault or the kernel's
             return None
+        if not all(torch.isfinite(leaf).all() for leaf in found.values()):  # likewise
+            return None
         self.count(kernel.name, len(sizes))
         return found

@@ -76,7 +76,7 @@ def carry_out(
     for place, one in pending.items():
         try:
             reply = _reply(context, one, sizes[id(one.down)], seconds)
-            up = receive(context.algorithm, task, reply)
+            up = receive(context, task, one.down, reply)
         except ClientFailed as error:
             server.refuse(one.client, error)
             continue

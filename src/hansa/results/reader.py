@@ -29,6 +29,7 @@ SUMMARY = (
     "metrics",
     "evaluated",
     "deployed",
+    "exploded",
     "bytes_up",
     "bytes_down",
     "flops",
@@ -188,6 +189,7 @@ class Row:
     seconds: float
     evaluated: int | None = None  # the round of these metrics
     deployed: int | None = None  # the round chosen by validation sets, where one was
+    exploded: bool = False  # whether the loss is many times what the phase began with
 
     @property
     def bytes(self) -> int:

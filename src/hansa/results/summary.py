@@ -15,6 +15,8 @@ from hansa.tree import Tree
 
 Record = Mapping[str, Any]
 COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
+WATCHED = ("loss", "rmse")  # what grows without bound where training does
+EXPLODED = 10  # times what it was
 
 
 def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
@@ -34,8 +36,17 @@ def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
         "evaluated": final,
         "deployed": deployed,
         "metrics": {} if final is None else evaluated[final],
+        "exploded": final is not None and exploded(records[0].get("before", {}), evaluated[final]),
         **{key: sum(record.get(key, 0) for record in records) for key in COSTS},
     }
+
+
+def exploded(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    """Tell whether a loss or an error is many times what the phase began with, or whether outputs are no numbers."""
+    if any(name.endswith("undefined") and after[name] for name in after):
+        return True
+    watched = [name for name in after if name in before and name.split("_")[1] in WATCHED]
+    return any(after[name] > EXPLODED * max(before[name], 1.0) for name in watched)
 
 
 def phase_tables(records: Sequence[Record], stored: Callable[[str], Tree | None]) -> dict[str, Any]:

@@ -139,13 +139,20 @@ class RunFolder:
         write_whole(path, json.dumps(told, indent=1))
 
     def summarise(
-        self, status: str, name: str, seed: int, features: Mapping[str, Any] | None, suite: Suite | None = None
+        self,
+        status: str,
+        name: str,
+        seed: int,
+        features: Mapping[str, Any] | None,
+        suite: Suite | None = None,
+        why: str = "",
     ) -> dict[str, Any]:
         """Write and return `summary.json`: the metrics, where each phase began, what it reached and what it cost."""
         phases = [phase_summary(rounds) for rounds in self._by_phase()]
         metrics = [] if suite is None else recorded(suite)
         summary = {
             "status": status,
+            **({"why": why} if why else {}),
             "name": name,
             "seed": seed,
             "features": features,

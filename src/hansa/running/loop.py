@@ -117,6 +117,7 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
     if planner.merges(run.cohort):
         run.server = run.algorithm.server_step(run.round_task, run.server, _merged(run, cohort))
         run.lines = {}
+        book.check_server([client for leg in legs for client in leg.chain if client not in book.failed])
     seconds = time.perf_counter() - began
     evaluation = _evaluate(run, session) if _due(run) else Evaluation({})
     costs = {key: total - charged[key] for key, total in run.ledger.totals().items()}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hansa.engines.session import CohortReply, Reply
-from hansa.errors import HansaError
+import torch
+
+from hansa.engines.session import ClientDiverged, CohortReply, Reply
+from hansa.errors import Diverged, HansaError
 from hansa.io.store import fingerprint
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import seed_for, seeds_for
+
+TRY = "Lower the learning rates, or bound the steps with 'clip', and run again."
 
 
 class RoundBook:
@@ -17,6 +21,7 @@ class RoundBook:
     def __init__(self, run: PhaseRun):
         self.run = run
         self.failed: dict[str, str] = {}  # clients that could not be used, and why
+        self.diverged = 0  # of these, those whose uploads were not finite
 
     def _where(self) -> tuple[int, str, int, int]:
         return self.run.experiment.seed, "visit", self.run.place, self.run.round
@@ -47,12 +52,22 @@ class RoundBook:
     def refuse(self, client: str, error: Exception) -> None:
         """Note that the round goes on without a client."""
         self.failed[client] = str(error)
+        self.diverged += isinstance(error, ClientDiverged)
 
     def check(self, visited: int) -> None:
         """End the run where too few clients are left; what was committed stays, so it can be resumed."""
-        phase = self.run.phase
-        if visited - len(self.failed) < max(1.0, phase.minimum * visited):
-            where = f"Round {self.run.round + 1} of phase '{phase.name}'"
-            raise HansaError(
-                f"{where}: {len(self.failed)} of {visited} clients failed. {next(iter(self.failed.values()))}"
-            )
+        if visited - len(self.failed) >= max(1.0, self.run.phase.minimum * visited):
+            return
+        says = f"{self._place()}: {len(self.failed)} of {visited} clients failed. {next(iter(self.failed.values()))}"
+        raise Diverged(f"{says} {TRY}") if self.diverged == len(self.failed) else HansaError(says)
+
+    def check_server(self, clients: Sequence[str]) -> None:
+        """End the run where the server's state is not finite any more, before anything of it is kept."""
+        odd = next((key for key, leaf in self.run.server.items() if not torch.isfinite(leaf).all()), None)
+        if odd is not None:
+            named = ", ".join(f"'{client}'" for client in clients[:5]) + (", …" if len(clients) > 5 else "")
+            says = f"the server's '{odd}' is not finite after the uploads of {len(clients)} clients ({named})"
+            raise Diverged(f"{self._place()} diverged: {says}. {TRY}")
+
+    def _place(self) -> str:
+        return f"Round {self.run.round + 1} of phase '{self.run.phase.name}'"

@@ -54,6 +54,11 @@ class Wrapper(Algorithm):
         return self.inner.local_labels
 
     @property
+    def partial(self) -> bool:
+        """Whether the wrapped algorithm lets clients lack leaves."""
+        return self.inner.partial
+
+    @property
     def exchanges(self) -> int:
         """The wrapped algorithm's own."""
         return self.inner.exchanges
@@ -106,6 +111,14 @@ class Wrapper(Algorithm):
     def outputs(self, task: Task, model: Tree, x: Tensor) -> Tensor:
         """Return the wrapped algorithm's outputs."""
         return self.inner.outputs(task, model, x)
+
+    def heaviest(self, samples: int) -> float:
+        """Return the wrapped algorithm's bound."""
+        return self.inner.heaviest(samples)
+
+    def check(self, task: Task, up: Update) -> None:
+        """Check as the wrapped algorithm does."""
+        self.inner.check(task, up)
 
     def encode(self, sums: Tree) -> Tree:
         """Encode as the wrapped algorithm does."""

@@ -8,7 +8,8 @@ an algorithm that does look at a client's leaf gets what it would have got.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import torch
@@ -28,6 +29,11 @@ class Deltas(Protocol):
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
         """Return a linear combination, without making each displacement."""
+        ...
+
+    @property
+    def finite(self) -> Sequence[bool]:
+        """Whether all numbers of each client's displacement are finite."""
         ...
 
 
@@ -65,6 +71,18 @@ class LazySum:
     def tensor(self) -> Tensor:
         """Return the leaf itself."""
         return _add_up(self.terms, self.shape, self.dtype)
+
+    def all_finite(self, own: Collection[int] = ()) -> bool:
+        """Tell whether all terms are finite, without making the tensor; those of these identities are known to be."""
+        return all(
+            math.isfinite(coefficient)
+            and (
+                term.deltas.finite[term.place]
+                if isinstance(term, Delta)
+                else key in own or bool(torch.isfinite(term).all())
+            )
+            for key, (coefficient, term) in self.terms.items()
+        )
 
     def scaled(self, factor: float) -> LazySum:
         """Return `factor · self`."""

@@ -12,6 +12,7 @@ of all clients is asked for, one product `Xᵀ D` on the way out.  Exact up to r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -168,6 +169,15 @@ class WeightDeltas:
         each = torch.from_numpy(np.array(coefficients)).to(self.x.dtype).neg_()
         rows = each.repeat_interleave(self.counts).to(self.x.device)
         return self._product(self.coordinates * rows[:, None], slice(None)).cpu()
+
+    @functools.cached_property
+    def finite(self) -> list[bool]:
+        """Whether each client's displacement is finite: it is where every number of its samples is."""
+        odd = (~torch.isfinite(self.coordinates)).sum(1).cpu()
+        bad = torch.zeros(len(self.counts), dtype=odd.dtype)
+        bad.index_add_(0, torch.arange(len(self.counts)).repeat_interleave(self.counts), odd)
+        found: list[bool] = (bad == 0).tolist()
+        return found
 
     def _product(self, coordinates: Tensor, rows: slice) -> Tensor:
         return coordinates.T @ self.x[rows]

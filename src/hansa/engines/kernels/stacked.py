@@ -6,6 +6,7 @@ so the same result up to rounding: about 1e-5 of an update after many steps.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -109,6 +110,12 @@ class StackedDeltas:
         each = torch.tensor([coefficients.get(place, 0.0) for place in range(len(self.steps))], dtype=self.steps.dtype)
         total: Tensor = torch.tensordot(each.to(self.steps.device), self.steps, 1).cpu()
         return total
+
+    @functools.cached_property
+    def finite(self) -> list[bool]:
+        """Whether each client's displacement is finite."""
+        found: list[bool] = torch.isfinite(self.steps).flatten(1).all(1).tolist()
+        return found
 
 
 class _Stack:

@@ -89,9 +89,8 @@ def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
     rows = phases(run)
     found = rows[-1].headline if rows else None
     diverged = bool(rows and rows[-1].metrics and not found)
-    about = (
-        _about(found) if found else "The model's outputs are no numbers" if diverged else "No round was evaluated yet"
-    )
+    about = "The model's outputs are no numbers" if diverged else "No round was evaluated yet"
+    about = _about(found, rows[-1].exploded) if found else about
     shown = element("p", metric_text(found.column, found.value) if found else "–", class_="value")
     return element(
         "article",
@@ -102,11 +101,11 @@ def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
     )
 
 
-def _about(found: Headline) -> str:
+def _about(found: Headline, exploded: bool) -> str:
     """Tell which metric it is, of which round, and how that round was chosen."""
     when = "at the round that validation chose" if found.deployed else "at the last evaluation"
     lower = "" if found.column.facts.higher else "; lower is better"
-    return f"{found.column.title} {when}, round {found.round}{lower}"
+    return f"{found.column.title} {when}, round {found.round}{lower}{'; the loss exploded' if exploded else ''}"
 
 
 def _badge(run: Run) -> Markup | None:

@@ -1,0 +1,1 @@
+"""The way of an upload to the server's sum."""
