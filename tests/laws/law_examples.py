@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,15 @@ from torch import Tensor, nn
 from hansa.contract import Algorithm
 from hansa.data.federation import Client
 from hansa.engines.client_side import ClientSide
+from hansa.engines.kernels.lazy_sum import dense
 from hansa.engines.serial import SerialSession
 from hansa.engines.session import CohortReply, EngineSession, Lane, PhaseContext, Reply, RoundServer
+from hansa.io.registry import Piece
 from hansa.orchestrate.planner import Leg, Orchestration, Planner, Roster, Scale
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.visits import Visit
+from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, pick
 
 
@@ -179,3 +183,93 @@ class StatesStay:
 
     def refuse(self, client: str, error: Exception) -> None:
         self.server.refuse(client, error)
+
+
+def poison(how: str, up: Update) -> Update:
+    """Damage an upload in one of the ways seen, or made up by somebody who means harm."""
+    key, leaf = next((key, dense(leaf).clone()) for key, leaf in up.sums.items())
+    rest = {name: one for name, one in up.sums.items() if name != key}
+    bad, first = float("nan"), torch.tensor([0])
+    other = torch.float32 if leaf.dtype == torch.float64 else torch.float64
+    ways: dict[str, Callable[[], Update]] = {
+        "all NaN": lambda: replace(up, sums={name: one * bad for name, one in up.sums.items()}),
+        "one NaN": lambda: replace(up, sums={**up.sums, key: leaf.flatten().index_fill(0, first, bad).view_as(leaf)}),
+        "infinite": lambda: replace(up, sums={**up.sums, key: leaf / 0.0}),
+        "shape of one": lambda: replace(up, sums={**up.sums, key: leaf.flatten()[:1]}),
+        "more leaves": lambda: replace(up, sums={**up.sums, f"{key}.more": leaf}),
+        "unknown group": lambda: replace(up, sums={**up.sums, "odd.leaf": leaf}),
+        "fewer leaves": lambda: replace(up, sums=rest),
+        "other type": lambda: replace(up, sums={**up.sums, key: leaf.to(other)}),
+        "weight NaN": lambda: replace(up, weight=bad),
+        "weight 0": lambda: replace(up, weight=0.0),
+        "weight −10": lambda: replace(up, weight=-10.0),
+        "weight 1e12": lambda: replace(up, weight=1e12),
+        "count 5": lambda: replace(up, count=5),
+        "flops NaN": lambda: replace(up, flops=bad),
+    }
+    return ways[how]()
+
+
+POISONS = (
+    "all NaN", "one NaN", "infinite", "shape of one", "more leaves", "unknown group", "fewer leaves", "other type",
+    "weight NaN", "weight 0", "weight −10", "weight 1e12", "count 5", "flops NaN",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Poisoned(Wrapper):
+    """Another algorithm, one of whose clients (known by its number of samples) uploads what it should not."""
+
+    inner: Annotated[Algorithm, Piece("algorithm")]
+    how: str
+    size: int
+
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        up, state = yield from self.inner.visit(task, down, state, data, rng)
+        return (poison(self.how, up) if len(data) == self.size else up), state
+
+
+@dataclass(frozen=True)
+class Without(Orchestration):
+    """Another orchestration, of which one client never answers."""
+
+    inner: Orchestration
+    client: str
+
+    def open(self, roster: Roster) -> Planner:
+        return WithoutPlanner(self.inner.open(roster), self.client)
+
+    def scale(self, population: int) -> Scale:
+        return self.inner.scale(population)
+
+    def visits_once(self, rounds: int, population: int) -> bool:
+        return self.inner.visits_once(rounds, population)
+
+
+@dataclass(frozen=True)
+class WithoutPlanner:
+    """The planner of `Without`."""
+
+    inner: Planner
+    client: str
+
+    def round(self, number: int) -> list[Leg]:
+        return self.inner.round(number)
+
+    def merges(self, number: int) -> bool:
+        return self.inner.merges(number)
+
+    def missing(self, number: int) -> Mapping[str, str]:
+        there = any(self.client in leg.chain for leg in self.inner.round(number))
+        return {self.client: "away"} if there else {}
+
+
+@dataclass(frozen=True)
+class Huge(Wrapper):
+    """Another algorithm, whose clients upload the largest numbers there are."""
+
+    inner: Annotated[Algorithm, Piece("algorithm")]
+
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        up, state = yield from self.inner.visit(task, down, state, data, rng)
+        return replace(up, sums={key: torch.full(leaf.shape, 3e38) for key, leaf in up.sums.items()}), state

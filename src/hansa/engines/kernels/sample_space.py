@@ -167,8 +167,11 @@ class WeightDeltas:
     def summed(self, coefficients: Sequence[float]) -> Tensor:
         """Return the same, with a coefficient for every client."""
         each = torch.from_numpy(np.array(coefficients)).to(self.x.dtype).neg_()
-        rows = each.repeat_interleave(self.counts).to(self.x.device)
-        return self._product(self.coordinates * rows[:, None], slice(None)).cpu()
+        rows = each.repeat_interleave(self.counts).to(self.x.device)[:, None]
+        scaled = self.coordinates * rows
+        if not each.all():  # who is left out may hold NaN, which 0 times is not 0
+            scaled.masked_fill_(rows == 0, 0.0)
+        return self._product(scaled, slice(None)).cpu()
 
     @functools.cached_property
     def finite(self) -> list[bool]:

@@ -107,8 +107,10 @@ class StackedDeltas:
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
         """Return a weighted sum over the stack."""
-        each = torch.tensor([coefficients.get(place, 0.0) for place in range(len(self.steps))], dtype=self.steps.dtype)
-        total: Tensor = torch.tensordot(each.to(self.steps.device), self.steps, 1).cpu()
+        places = sorted(coefficients)  # who is left out may hold NaN, which 0 times is not 0
+        steps = self.steps if len(places) == len(self.steps) else self.steps[places]
+        each = torch.tensor([coefficients[place] for place in places], dtype=steps.dtype)
+        total: Tensor = torch.tensordot(each.to(steps.device), steps, 1).cpu()
         return total
 
     @functools.cached_property
