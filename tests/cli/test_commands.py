@@ -36,7 +36,7 @@ def test_run_report_and_compare(tmp_path: Path) -> None:
     assert summary["status"] == "finished" and summary["seed"] == 0
     (phase,) = summary["phases"]
     costs = {"bytes_up", "bytes_down", "flops", "seconds"}
-    assert set(phase) == {"name", "algorithm", "rounds", "before", "evaluated", "deployed", "metrics"} | costs
+    assert set(phase) == {"name", "algorithm", "rounds", "before", "evaluated", "deployed", "metrics", "exploded"} | costs
     assert phase["metrics"]["test_accuracy"] > 0.9 and phase["bytes_up"] > 0 and phase["flops"] > 0
     assert json.loads((tmp_path / "one" / "summary.json").read_text()) == summary
     hansa("run", "digits-fedavg", "--out", "two", "--set", "phases.0.rounds=2", "--seed", "3", cwd=tmp_path)
@@ -45,6 +45,34 @@ def test_run_report_and_compare(tmp_path: Path) -> None:
     assert "fed3r" in table and "fedavg" in table and "accuracy" in table
     hansa("report", "one", "two", "--out", "page.html", cwd=tmp_path)
     assert "fedavg" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_that_diverges_says_so_and_can_be_told_from_a_finished_one(tmp_path: Path) -> None:
+    change = ["--set", "phases.0.algorithm.local.lr=1e30", "--set", "phases.0.rounds=3"]
+    done = hansa("run", "digits-fedavg", "--out", "run", *change, cwd=tmp_path, code=1)
+    (sentence,) = (line for line in done.stderr.splitlines() if line.startswith("hansa: "))
+    assert sentence.startswith("hansa: Round ") and "of phase 'fedavg' diverged: " in sentence
+    assert sentence.endswith("Lower the learning rates, or bound the steps with 'clip', and run again.")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "diverged" and f"hansa: {summary['why']}" == sentence
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert hansa("resume", "run", cwd=tmp_path, code=1).stderr.count("diverged") == 1
+    done = hansa("compare", "run", "digits-fed3r", cwd=tmp_path, code=1)
+    assert "fed3r" in done.stdout and "diverged" in done.stderr
+    hansa("report", "run", "--out", "page.html", cwd=tmp_path)
+    assert "diverged" in (tmp_path / "page.html").read_text()
+
+
+def test_a_loss_that_explodes_is_marked(tmp_path: Path) -> None:
+    change = ["--set", "phases.0.algorithm.local.lr=100", "--set", "phases.0.rounds=3"]
+    done = hansa("run", "digits-fedavg", "--out", "run", *change, cwd=tmp_path)
+    assert "loss exploded" in done.stdout
+    (phase,) = json.loads((tmp_path / "run" / "summary.json").read_text())["phases"]
+    assert phase["exploded"] and phase["metrics"]["test_loss"] > 10 * phase["before"]["test_loss"]
+    hansa("report", "run", "--out", "page.html", cwd=tmp_path)
+    assert "the loss exploded" in (tmp_path / "page.html").read_text()
+    hansa("run", "digits-fedavg", "--out", "good", "--set", "phases.0.rounds=3", cwd=tmp_path)
+    assert not json.loads((tmp_path / "good" / "summary.json").read_text())["phases"][0]["exploded"]
 
 
 def test_local_test_sets_give_results_client_by_client(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_the_layout_of_uploads_is_known_without_any_client(algorithm: Algorithm)
 
 def test_a_run_of_which_every_client_diverges_says_so_and_keeps_what_was_committed() -> None:
     with pytest.raises(
-        Diverged, match=r"Round 1 of phase 'only': 4 of 4 clients failed\. Client '.*Lower the learning"
+        Diverged, match=r"Round 1 of phase 'only' diverged: 4 of 4 clients failed\. Client '.*Lower the learning"
     ):
         outcome(experiment(FedAvg(LocalTraining(lr=1e38, epochs=3)), orchestration=Star(4)))
 

@@ -58,8 +58,10 @@ class RoundBook:
         """End the run where too few clients are left; what was committed stays, so it can be resumed."""
         if visited - len(self.failed) >= max(1.0, self.run.phase.minimum * visited):
             return
-        says = f"{self._place()}: {len(self.failed)} of {visited} clients failed. {next(iter(self.failed.values()))}"
-        raise Diverged(f"{says} {TRY}") if self.diverged == len(self.failed) else HansaError(says)
+        says = f"{len(self.failed)} of {visited} clients failed. {next(iter(self.failed.values()))}"
+        if self.diverged == len(self.failed):
+            raise Diverged(f"{self._place()} diverged: {says} {TRY}")
+        raise HansaError(f"{self._place()}: {says}")
 
     def check_server(self, clients: Sequence[str]) -> None:
         """End the run where the server's state is not finite any more, before anything of it is kept."""
