@@ -44,7 +44,7 @@ from hansa.training.visits import AddsUp
 from hansa.training.wrappers import client_side, training_of
 from hansa.tree import Tree
 
-Path = Literal["auto", "serial", "sample-space", "stacked"]
+KernelPath = Literal["auto", "serial", "sample-space", "stacked"]
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "auto": (SampleSpace(), Stacked()),
     "sample-space": (SampleSpace(),),
@@ -64,7 +64,7 @@ class Vectorised:
 
     device: str = "cpu"
     threads: Threads = "auto"
-    path: Path = "auto"
+    path: KernelPath = "auto"
 
     def __post_init__(self) -> None:
         says = "The 'threads' of the vectorised engine must be 'auto' or a whole number ≥ 1"
