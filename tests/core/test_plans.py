@@ -71,7 +71,7 @@ def test_single_settings_can_be_changed(tmp_path: Path) -> None:
         ("phases.1.algorithm.name=fedavgg", "There is no algorithm 'fedavgg'. Did you mean 'fedavg'?"),
         (
             "phases.1.algorithm.name=no.such:Thing",
-            "In 'phases.1.algorithm': The algorithm 'no.such:Thing' is code outside",
+            "The algorithm 'no.such:Thing' is code outside the catalogue",
         ),
         ("data.partition.alpha=x", "'data.partition.alpha' should be a valid number. Got 'x'."),
         ("sed=1", "There is no setting 'sed'. Did you mean 'seed'?"),

@@ -98,7 +98,7 @@ def test_a_catalogue_piece_cannot_smuggle_an_import_path_in(kind: str, name: str
         piece_from_table(kind, table, "p")
     inner = {"name": "random-features", "inner": table}
     if kind == "model":
-        with pytest.raises(HansaError, match="In 'p.inner.path'"):
+        with pytest.raises(HansaError, match=r"In 'p\.inner\.path'"):
             piece_from_table(kind, inner, "p")
     assert not trap.exists() and "trapped" not in sys.modules
 
@@ -130,7 +130,7 @@ def test_what_is_no_import_path_is_told(path: str) -> None:
         Trust((path,))
 
 
-# ------------------------------------------------------------------------------------------------------- what is trusted
+# ------------------------------------------------------------------------------------------------------ what is trusted
 
 
 def test_what_is_trusted_is_imported(trap: Path) -> None:
@@ -161,7 +161,7 @@ def test_trust_admits_what_it_says(trust: Any, admitted: list[str], refused: lis
 
 @pytest.mark.parametrize("pattern", ["a*", "a.b*", "**", "*.a", "a.*.b", "a.*:c", "a:*", "", "a", ".*", "a..*"])
 def test_a_pattern_that_says_more_than_it_seems_is_refused(pattern: str) -> None:
-    with pytest.raises(HansaError, match="Trust is given to 'package.module:Class', to 'package"):
+    with pytest.raises(HansaError, match="Trust is given to"):
         Trust.of([pattern])
 
 
@@ -178,7 +178,7 @@ def test_trust_in_a_module_is_no_trust_in_what_it_imported(trap: Path) -> None:
 
 def test_a_class_that_is_no_network_is_not_even_made() -> None:
     for piece in (Module("subprocess:Popen", options={"args": ["false"]}), FrozenModule("subprocess:Popen")):
-        with pytest.raises(HansaError, match="must make a torch.nn.Module, and is the class of something else"):
+        with pytest.raises(HansaError, match="and is the class of something else"):
             piece.build((2,), 2) if isinstance(piece, Module) else piece.prepare()
 
 

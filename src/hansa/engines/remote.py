@@ -19,6 +19,7 @@ from hansa.engines.session import ClientFailed, EvaluationRequest, PhaseContext,
 from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.io.codec import piece_import_paths, piece_to_table
+from hansa.io.trust import is_import_path
 from hansa.metrics.suite import Suite
 from hansa.task import task_to_table
 from hansa.tree import Tree, nest
@@ -88,7 +89,7 @@ class Worker:
         self.told: tuple[Tree | None, int] = None, 0  # the message it works with, kept so that no other is taken for it
         self.load = 0  # samples of the visits it has been handed
         self.since: float | None = None  # when it began the visit at hand
-        trusted = sorted(set(own_code(self.sides, context.suite)))
+        trusted = sorted({path for path in own_code(self.sides, context.suite) if is_import_path(path)})
         command = [sys.executable, "-P", "-m", "hansa.engines.worker", *trusted]
         pipe, env = subprocess.PIPE, {**KEEP_MEMORY, **os.environ, "PYTHONPATH": search_path()}
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env)
