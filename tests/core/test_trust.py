@@ -165,6 +165,14 @@ def test_a_pattern_that_says_more_than_it_seems_is_refused(pattern: str) -> None
         Trust.of([pattern])
 
 
+@pytest.mark.parametrize("given", [None, 1, 0.5, {"a:b"}])
+def test_trust_is_yes_no_or_a_list(given: Any) -> None:
+    with pytest.raises(HansaError, match="The 'trust' must be True, False or a list of import paths"):
+        read_plan("digits-fed3r", trust=given)
+    with pytest.raises(HansaError, match="Trust is given to"):
+        read_plan("digits-fed3r", trust=[given])
+
+
 def test_trust_in_a_module_is_no_trust_in_what_it_imported(trap: Path) -> None:
     """`from subprocess import run` in a trusted module would otherwise hand `run` to every plan."""
     with pytest.raises(HansaError, match="'trapped:run' was only imported there, from 'subprocess', which is not"):

@@ -28,7 +28,7 @@ class Trust:
     patterns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        odd = [one for one in self.patterns if not (one == EVERYTHING or is_import_path(_inside(one)))]
+        odd = [one for one in self.patterns if not (one == EVERYTHING or is_import_path(_inside(str(one))))]
         says = "Trust is given to 'package.module:Class', to 'package.*' or to '*'"
         require(not odd, f"{says}. Got {', '.join(map(repr, odd))}.")
 
@@ -39,6 +39,8 @@ class Trust:
             return given
         if isinstance(given, bool):
             return EVERYBODY if given else NOBODY
+        good = isinstance(given, Sequence)
+        require(good, f"The 'trust' must be True, False or a list of import paths. Got {given!r}.")
         return cls((given,) if isinstance(given, str) else tuple(given))
 
     def admits(self, path: str) -> bool:
