@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ from hansa.errors import HansaError
 from hansa.features.module import FrozenModule
 from hansa.io.codec import from_table, import_paths, piece_from_table, piece_import_paths, piece_to_table
 from hansa.io.registry import CATALOGUE, find
-from hansa.io.trust import EVERYBODY, NOBODY, Trust, imported, is_import_path
+from hansa.io.trust import EVERYBODY, NOBODY, ImportPath, Trust, imported, is_import_path
 from hansa.models.module import Module
 from hansa.models.random_features import RandomFeaturesModel
 from hansa.plan.files import read_plan, shipped
@@ -101,6 +101,22 @@ def test_a_catalogue_piece_cannot_smuggle_an_import_path_in(kind: str, name: str
         with pytest.raises(HansaError, match=r"In 'p\.inner\.path'"):
             piece_from_table(kind, inner, "p")
     assert not trap.exists() and "trapped" not in sys.modules
+
+
+@dataclass(frozen=True)
+class SeveralPaths:
+    maybe: Annotated[str, ImportPath()] | None = None
+    many: tuple[Annotated[str, ImportPath()], ...] = ()
+
+
+def test_an_optional_import_path_or_a_list_of_them_is_asked_for_too() -> None:
+    assert from_table(SeveralPaths, {}) == SeveralPaths()
+    for table in ({"maybe": "os:system"}, {"many": ["os:system"]}):
+        with pytest.raises(HansaError, match="'os:system' is code outside the catalogue"):
+            from_table(SeveralPaths, table)
+    both = {"maybe": "os:getcwd", "many": ["os:getpid", "os:getppid"]}
+    found = from_table(SeveralPaths, both, trust=EVERYBODY)
+    assert list(import_paths(found)) == ["os:getcwd", "os:getpid", "os:getppid"]
 
 
 def test_every_setting_that_is_imported_later_is_marked() -> None:

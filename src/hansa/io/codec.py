@@ -128,13 +128,14 @@ def _read_piece(kind: str, raw: object, where: str, reading: _Reading) -> Any:
     return _read_dataclass(cls, {key: value for key, value in table.items() if key != "name"}, where, reading)
 
 
-def _admitted(path: str, where: str, reading: _Reading) -> str:
-    """Return an import path that a setting holds, once it is known to be trusted and to lead somewhere."""
-    try:
-        imported(path, "factory", reading.trust)
-    except HansaError as error:
-        reading.problems.append(f"In '{where}': {error}")
-    return path
+def _admitted(value: Any, where: str, reading: _Reading) -> Any:
+    """Return the import path, or paths, that a setting holds, once known to be trusted and to lead somewhere."""
+    for path in value if isinstance(value, tuple) else (value,):
+        try:
+            imported(path, "factory", reading.trust)
+        except HansaError as error:
+            reading.problems.append(f"In '{where}': {error}")
+    return value
 
 
 def _read_plain(hint: Any, raw: object, where: str, reading: _Reading) -> Any:
@@ -207,7 +208,7 @@ def _paths(hint: Any, value: Any) -> Iterator[str]:
         yield from piece_import_paths(kind, value)
     elif dataclasses.is_dataclass(value):
         yield from import_paths(value)
-    elif names_code(hint):
+    elif names_code(hint) and value is not None:
         yield value
 
 
@@ -264,8 +265,9 @@ def piece_kind(hint: Any) -> str | None:
 
 
 def names_code(hint: Any) -> bool:
-    """Tell whether a field holds an import path."""
-    return any(isinstance(mark, ImportPath) for mark in getattr(hint, "__metadata__", ()))
+    """Tell whether a field holds an import path, or where it is optional or a tuple may hold some."""
+    marked = any(isinstance(mark, ImportPath) for mark in getattr(hint, "__metadata__", ()))
+    return marked or any(names_code(inner) for inner in typing.get_args(hint))
 
 
 def _present(hint: Any) -> Any:
