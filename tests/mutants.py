@@ -321,14 +321,14 @@ MUTANTS = (
         "engines/remote.py",
         '[sys.executable, "-P", "-m"',
         '[sys.executable, "-m"',
-        "tests/cli/test_trust.py -k current",
+        "tests/cli/test_opening.py -k current",
     ),
     Mutant(
         "the command line looks in a folder that nobody trusts",
         "cli/commands.py",
         "    if trust:\n",
         "    if True:\n",
-        "tests/cli/test_trust.py -k current",
+        "tests/cli/test_opening.py -k current",
     ),
 )
 
