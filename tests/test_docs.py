@@ -115,7 +115,7 @@ class Reader:
         with self.monkeypatch.context() as here:
             here.syspath_prepend(self.folder)
             for table in plans(block.body):
-                plan_from_table(table, "block", self.folder)
+                plan_from_table(table, "block", self.folder, trust=True)
 
     def shell(self, block: Block) -> None:
         for line in commands(block.body):

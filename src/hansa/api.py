@@ -11,8 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 from hansa.errors import Diverged, HansaError
-from hansa.io.codec import piece_to_table, to_table
+from hansa.io.codec import import_paths, piece_to_table, to_table
 from hansa.io.store import Store, fingerprint
+from hansa.io.trust import TrustLike
 from hansa.plan.assemble import Assembled, Data, Progress, assemble
 from hansa.plan.files import read_plan, write_plan
 from hansa.plan.schema import Plan
@@ -39,28 +40,39 @@ def run(
     data: Data = None,
     watchers: Sequence[Watcher] = (),
     progress: Progress | None = None,
+    trust: TrustLike = False,
 ) -> Run:
     """Run a plan (an object, a file, or a shipped plan's name) and return its run folder.
 
-    `changes` are single settings such as `"phases.0.rounds=5"`; `data` stands in for the plan's own data.
+    `changes` are single settings such as `"phases.0.rounds=5"`; `data` stands in for the plan's own data.  A file may
+    name code of one's own only where `trust` admits it: True is all of it, a list those import paths.
     """
-    plan = plan if isinstance(plan, Plan) else read_plan(plan, changes)
+    plan = plan if isinstance(plan, Plan) else read_plan(plan, changes, trust=trust)
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
-    assembled = assemble(plan, data, progress)
-    folder = RunFolder.create(path, write_plan(plan), plan.seed, piece_to_table("engine", plan.engine))
+    assembled = assemble(plan, data, progress, trust=trust)
+    own, engine = sorted(set(import_paths(plan))), piece_to_table("engine", plan.engine)
+    folder = RunFolder.create(path, write_plan(plan), plan.seed, engine, trusted=own)
     return _finish(plan, folder, assembled, watchers)
 
 
 def resume(
-    path: str | Path, *, data: Data = None, watchers: Sequence[Watcher] = (), progress: Progress | None = None
+    path: str | Path,
+    *,
+    data: Data = None,
+    watchers: Sequence[Watcher] = (),
+    progress: Progress | None = None,
+    trust: TrustLike = False,
 ) -> Run:
-    """Continue a run where its last checkpoint stands; the result equals an uninterrupted run's, bit for bit."""
+    """Continue a run where its last checkpoint stands; the result equals an uninterrupted run's, bit for bit.
+
+    The folder may come from somebody else, so code of one's own that its plan names needs `trust` again.
+    """
     done = Run.open(path)
     if done.summary.get("status") == "finished":
         return done
-    plan = read_plan(done.path / "plan.toml")
-    return _finish(plan, RunFolder(done.path), assemble(plan, data, progress), watchers)
+    plan = read_plan(done.path / "plan.toml", trust=trust)
+    return _finish(plan, RunFolder(done.path), assemble(plan, data, progress, trust=trust), watchers)
 
 
 def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Sequence[Watcher]) -> Run:

@@ -14,6 +14,7 @@ from torch.func import functional_call
 from hansa.errors import require
 from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.io.flops import FlopCount
+from hansa.io.trust import NOBODY, Trust
 from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
 
@@ -217,8 +218,15 @@ def task_to_table(task: Task) -> dict[str, Any]:
     return {"model": piece_to_table("model", task.model), **plain, "input_shape": list(task.input_shape)}
 
 
-def task_from_table(table: dict[str, Any], start: Tree | None = None, labels: Tensor | None = None) -> Task:
-    """Return the task that a table describes."""
+def task_from_table(
+    table: dict[str, Any],
+    start: Tree | None = None,
+    labels: Tensor | None = None,
+    *,
+    where: str = "task",
+    trust: Trust = NOBODY,
+) -> Task:
+    """Return the task that a table describes; `where` is the table's place, for whoever must correct it."""
     plain = {key: value for key, value in table.items() if key not in OBJECTS}
-    model = piece_from_table("model", table["model"])
+    model = piece_from_table("model", table["model"], f"{where}.model", trust)
     return Task(model=model, start=start or {}, labels=labels, **{**plain, "input_shape": tuple(table["input_shape"])})

@@ -221,13 +221,14 @@ def test_wrong_shapes_are_told(runs: dict[str, Path]) -> None:
 
 def test_a_model_whose_leaves_are_not_the_networks_can_be_saved_and_loaded(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN + f'[[phases]]\nalgorithm = "own_prototypes:ClassMeans"\n{FEW}')
-    run = api.run(tmp_path / "plan.toml", out=tmp_path / "run")
-    model = load_model(run)
+    run = api.run(tmp_path / "plan.toml", out=tmp_path / "run", trust=["own_prototypes.*"])
+    assert run.environment["trusted"] == ["own_prototypes:ClassMeans"]
+    model = load_model(run, trust=True)
     assert list(model.weights) == ["prototypes"]
-    saved = load_model(model.save(tmp_path / "model.safetensors"))
+    saved = load_model(model.save(tmp_path / "model.safetensors"), trust=["own_prototypes:ClassMeans"])
     x = Digits().load().test.x  # type: ignore[union-attr]
     assert np.array_equal(saved.predict(x), model.predict(x))
     held = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(held.replace(b'"shape":[10,64]', b'"shape":[64,10]'))
     with pytest.raises(HansaError, match="are not those of the model it names"):
-        load_model(tmp_path / "model.safetensors")
+        load_model(tmp_path / "model.safetensors", trust=True)

@@ -30,10 +30,10 @@ rounds = 3
 """
 
 
-def plan(text: str, tmp_path: Path, *changes: str) -> Plan:
+def plan(text: str, tmp_path: Path, *changes: str, trust: bool = False) -> Plan:
     path = tmp_path / "plan.toml"
     path.write_text(text, encoding="utf-8")
-    return read_plan(path, changes)
+    return read_plan(path, changes, trust=trust)
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -69,7 +69,10 @@ def test_single_settings_can_be_changed(tmp_path: Path) -> None:
         ("phases.1.algorithm.local.lr=-1", "The 'lr' of local training must be a number > 0. Got -1"),
         ("phases.1.algorithm.locl.lr=1", "There is no setting 'phases.1.algorithm.locl'. Did you mean 'local'?"),
         ("phases.1.algorithm.name=fedavgg", "There is no algorithm 'fedavgg'. Did you mean 'fedavg'?"),
-        ("phases.1.algorithm.name=no.such:Thing", "cannot be imported"),
+        (
+            "phases.1.algorithm.name=no.such:Thing",
+            "The algorithm 'no.such:Thing' is code outside the catalogue",
+        ),
         ("data.partition.alpha=x", "'data.partition.alpha' should be a valid number. Got 'x'."),
         ("sed=1", "There is no setting 'sed'. Did you mean 'seed'?"),
         ("hansa=99", "format 99, newer than 1: please update hansa"),
@@ -121,9 +124,14 @@ def test_a_piece_of_your_own_needs_no_registration(tmp_path: Path, monkeypatch: 
         "@dataclass(frozen=True)\nclass Mine(FedAvg):\n    extra: float = 1.0\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    read = plan(GOOD, tmp_path, "phases.1.algorithm={name='my_pieces:Mine', extra=2}")
+    read = plan(GOOD, tmp_path, "phases.1.algorithm={name='my_pieces:Mine', extra=2}", trust=True)
     assert read.phases[1].algorithm.extra == 2.0
-    assert plan(write_plan(read), tmp_path) == read
+    assert plan(write_plan(read), tmp_path, trust=True) == read
+
+
+def test_a_piece_that_is_trusted_and_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HansaError, match=r"In 'phases.1.algorithm': The algorithm 'no.such:Thing' cannot be imported"):
+        plan(GOOD, tmp_path, "phases.1.algorithm.name=no.such:Thing", trust=True)
 
 
 def test_the_schema_accepts_the_shipped_plans() -> None:

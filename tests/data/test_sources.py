@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from hansa.data.arrays import dataset_from_arrays
+from hansa.data.pictures import pixels
 from hansa.data.sources.digits import Digits
 from hansa.data.sources.images import Images
 from hansa.data.sources.npz import Npz
@@ -278,6 +279,18 @@ def test_image_problems_get_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken" / "a" / "x.jpg").write_bytes(b"\xff\xd8 no")
     says("x.jpg' cannot be read as an image", lambda: Images(str(tmp_path / "broken")).load())
     says("must be one of 'auto', 'class', 'client/class'. Got 'clas'. Did you mean", lambda: Images("x", layout="clas"))
+
+
+def test_a_picture_that_is_a_program_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostScript by any name: Pillow looks at the content, and would have Ghostscript run it."""
+    ran: list[object] = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: ran.append(1))
+    paint(tmp_path / "a" / "x.eps")
+    program = (tmp_path / "a" / "x.eps").rename(tmp_path / "a" / "x.png")
+    says("x.png' cannot be read as an image", lambda: Images(str(tmp_path)).load())
+    for image in (program.read_bytes(), Image.open(program)):
+        says("It cannot be read as an image", lambda image=image: pixels(image, None, "It"))
+    assert ran == []
 
 
 # ---- text

@@ -18,6 +18,7 @@ from hansa.engines.kernels.cohort import Cohort, Job
 from hansa.engines.kernels.lazy_sum import dense_tree
 from hansa.engines.kernels.stacked import Stacked
 from hansa.io.codec import piece_from_table
+from hansa.io.trust import EVERYBODY
 from hansa.models.dense import MLP
 from hansa.task import ClientData, Task
 from hansa.training.directions import MetaGradient, VarianceReduced, reference
@@ -91,7 +92,7 @@ def test_objectives(objective: Objective, training: LocalTraining, local_labels:
 
 
 def test_an_objective_by_its_import_path() -> None:
-    found = piece_from_table("objective", {"name": "own_objectives:Focal", "gamma": 3.0})
+    found = piece_from_table("objective", {"name": "own_objectives:Focal", "gamma": 3.0}, trust=EVERYBODY)
     assert found == Focal(3.0)
     same(jobs(replace(BATCHES, objective=found)))
 

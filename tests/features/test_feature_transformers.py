@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +231,60 @@ def test_packaged_sentence_encoder_knows_meaning(tmp_path: Path) -> None:
     z = torch.nn.functional.normalize(torch.from_numpy(found.data.train.x), dim=1)
     likeness = z @ z.T
     assert likeness[0, 1] > 0.4 > 0.2 > likeness[0, 2]
+
+
+# ------------------------------------------------------------------------------------- an encoder that brings its code
+
+
+def rewrite(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_code_beside_an_encoder_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to itself, transformers asks whether to run it; here somebody would even say yes."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    marker = tmp_path / "marker"
+    code = f"open({str(marker)!r}, 'w').close()\n"
+    folder = save(tmp_path / "network", vit)
+    (folder / "evil.py").write_text(code)
+    mapped: dict[str, Any] = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
+    rewrite(folder / "config.json", model_type="evil", auto_map=mapped)
+    with pytest.raises(HansaError, match="cannot be loaded"):
+        Transformers(str(folder)).prepare()
+    folder = bert(tmp_path / "tokenizer")
+    (folder / "evil.py").write_text(code)
+    mapped = {"AutoTokenizer": ["evil.Slow", "evil.Fast"]}
+    rewrite(folder / "tokenizer_config.json", tokenizer_class="Evil", auto_map=mapped)
+    with suppress(HansaError):  # a version may also fall back on the library's own tokenizer
+        Transformers(str(folder)).prepare()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+def test_an_encoder_cannot_ask_for_kernels_of_the_hub(name: str, tmp_path: Path) -> None:
+    for changes in ({name: "evil/kernel"}, {"vision_config": {name: {"": "evil/kernel"}}}):
+        folder = save(tmp_path / "vit", vit)
+        rewrite(folder / "config.json", **changes)
+        with pytest.raises(HansaError, match=f"asks for code, which is never run: {name} = "):
+            Transformers(str(folder)).prepare()
+
+
+def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "marker",)
+
+    folder = save(tmp_path / "vit", vit)
+    (folder / "model.safetensors").unlink()
+    torch.save({"trap": Trap()}, folder / "pytorch_model.bin")
+    with pytest.raises(HansaError, match="cannot be loaded"):
+        Transformers(str(folder)).prepare()
+    assert not (tmp_path / "marker").exists()
+
+
+def test_damaged_settings_are_told(tmp_path: Path) -> None:
+    folder = save(tmp_path / "vit", vit)
+    (folder / "config.json").write_bytes(b"\xff{")
+    with pytest.raises(HansaError, match=r"The config\.json of the encoder .* is damaged"):
+        Transformers(str(folder)).prepare()

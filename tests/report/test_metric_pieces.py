@@ -13,6 +13,7 @@ import torch
 from hansa.errors import HansaError
 from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.io.registry import CATALOGUE, find
+from hansa.io.trust import EVERYBODY
 from hansa.metrics.pieces import (
     AUC,
     F1,
@@ -265,6 +266,6 @@ class Margin(Metric):
 
 
 def test_a_metric_of_ones_own_comes_by_its_import_path() -> None:
-    found = piece_from_table("metric", {"name": "test_metric_pieces:Margin", "scale": 2.0})
+    found = piece_from_table("metric", {"name": "test_metric_pieces:Margin", "scale": 2.0}, trust=EVERYBODY)
     assert found.one(torch.tensor([[1.0, 5.0], [3.0, 0.0]]), torch.tensor([0, 0])) == 4.0
     assert piece_to_table("metric", Margin()) == {"name": "test_metric_pieces:Margin", "scale": 1.0}

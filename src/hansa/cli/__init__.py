@@ -11,7 +11,6 @@ def main() -> None:
     """Run a command; bad input ends with one clear message and exit code 2."""
     from hansa.cli.commands import app
 
-    sys.path.insert(0, "")  # pieces of one's own may lie in the current folder
     try:
         app(standalone_mode=False)
     except HansaError as error:

@@ -30,6 +30,19 @@ ModelOf = Annotated[str | None, typer.Option("--client", help="Whose model.  [de
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON; everything else goes to stderr.")]
 
 
+def _look_here(trust: bool) -> bool:
+    """Find trusted modules in the current folder too; without trust nothing in it is ever imported."""
+    if trust:
+        sys.path.insert(0, "")
+    return trust
+
+
+TrustOwnCode = Annotated[
+    bool,
+    typer.Option("--trust", callback=_look_here, help="Run the code that import paths name; read it first."),
+]
+
+
 @app.command("ls")
 def list_pieces(
     kind: Annotated[str | None, typer.Argument(help="Only this kind: plan, source, partition, model …")] = None,
@@ -65,6 +78,7 @@ def validate(
     plan: Annotated[str | None, typer.Argument(metavar="PLAN", help="A plan file, or a shipped plan's name.")] = None,
     changes: Changes = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of plans instead.")] = False,
+    trust: TrustOwnCode = False,
 ) -> None:
     """Check a plan, and tell everything that is wrong with it at once."""
     from hansa.plan.assemble import check_phases
@@ -75,13 +89,20 @@ def validate(
     elif plan is None:
         raise HansaError("Name a plan to check, or ask for its --schema.")
     else:
-        read = read_plan(plan, changes or ())
+        read = read_plan(plan, changes or (), trust=trust)
         check_phases(read)
         print(write_plan(read), end="")
 
 
 @app.command()
-def run(plan: PlanName, changes: Changes = None, seed: Seed = None, out: Out = None, as_json: AsJson = False) -> None:
+def run(
+    plan: PlanName,
+    changes: Changes = None,
+    seed: Seed = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    trust: TrustOwnCode = False,
+) -> None:
     """Run a plan.  Ctrl-C keeps the run; `hansa resume` continues it."""
     from dataclasses import replace
 
@@ -89,17 +110,19 @@ def run(plan: PlanName, changes: Changes = None, seed: Seed = None, out: Out = N
     from hansa.cli.console import live
     from hansa.plan.files import read_plan
 
-    read = read_plan(plan, changes or ())
+    read = read_plan(plan, changes or (), trust=trust)
     read = read if seed is None else replace(read, seed=seed)
     path = out or api.new_folder(read)
     with live(read, path) as (watch, progress):
-        done = api.run(read, out=path, watchers=[watch], progress=progress)
+        done = api.run(read, out=path, watchers=[watch], progress=progress, trust=trust)
     _finish(done, as_json)
 
 
 @app.command()
 def resume(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")], as_json: AsJson = False
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    as_json: AsJson = False,
+    trust: TrustOwnCode = False,
 ) -> None:
     """Continue a run that was interrupted or killed; the result is the same, bit for bit."""
     from hansa import api
@@ -108,8 +131,8 @@ def resume(
     from hansa.results.reader import Run
 
     done = Run.open(path)
-    with live(read_plan(done.path / "plan.toml"), path) as (watch, progress):
-        done = api.resume(path, watchers=[watch], progress=progress)
+    with live(read_plan(done.path / "plan.toml", trust=trust), path) as (watch, progress):
+        done = api.resume(path, watchers=[watch], progress=progress, trust=trust)
     _finish(done, as_json)
 
 
@@ -118,11 +141,12 @@ def forget(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     client: Annotated[str, typer.Option(help="The client that leaves.")],
     upload: Annotated[Path | None, typer.Option(help="What the client sends again, where nothing was kept.")] = None,
+    trust: TrustOwnCode = False,
 ) -> None:
     """Take a client out of a closed-form classifier, exactly, with no training and no contact with the others."""
     from hansa.deploy.forget import forget as forget_client
 
-    print(json.dumps(forget_client(path, client, upload), indent=1))
+    print(json.dumps(forget_client(path, client, upload, trust=trust), indent=1))
 
 
 @app.command()
@@ -132,11 +156,12 @@ def predict(
     client: ModelOf = None,
     out: Annotated[Path | None, typer.Option(help="Write the predictions here, as a CSV table.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
+    trust: TrustOwnCode = False,
 ) -> None:
     """Predict with the model that a client deploys after a run, or with the global one."""
     from hansa.cli.predicting import show_predictions
 
-    show_predictions(path, client, file, out, as_json)
+    show_predictions(path, client, file, out, as_json, trust)
 
 
 @app.command()
@@ -144,11 +169,12 @@ def save(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: NAME.safetensors.")],
     client: ModelOf = None,
+    trust: TrustOwnCode = False,
 ) -> None:
     """Save a model as one file that predicts where neither the run nor its data are."""
     from hansa.cli.predicting import save_model
 
-    save_model(path, client, out)
+    save_model(path, client, out, trust)
 
 
 @app.command("upload")
@@ -156,11 +182,12 @@ def recreate(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
     client: Annotated[str, typer.Option(help="The client.")],
     out: Annotated[Path, typer.Option(help="The file to write.")],
+    trust: TrustOwnCode = False,
 ) -> None:
     """Compute what a client sent in a run's last phase from its data again, to be forgotten by it."""
     from hansa.deploy.forget import recreate_upload
 
-    print(f"Wrote {recreate_upload(path, client, out)}")
+    print(f"Wrote {recreate_upload(path, client, out, trust=trust)}")
 
 
 @app.command()
@@ -170,11 +197,12 @@ def split(
     seed: Seed = None,
     picture: Annotated[Path | None, typer.Option(help="Write the picture here.  [default: split.html]")] = None,
     as_json: AsJson = False,
+    trust: TrustOwnCode = False,
 ) -> None:
     """Show how a plan's data is distributed over its clients, as a table and a picture."""
     from hansa.cli.splitting import show_split
 
-    show_split(plan, changes or [], seed, picture or Path("split.html"), as_json)
+    show_split(plan, changes or [], seed, picture or Path("split.html"), as_json, trust)
 
 
 @app.command()
@@ -196,13 +224,14 @@ def compare(
     out: Annotated[Path, typer.Option(help="Where the plans' run folders go.")] = Path("runs"),
     page: Annotated[Path | None, typer.Option("--report", help="Also write a report page.")] = None,
     as_json: AsJson = False,
+    trust: TrustOwnCode = False,
 ) -> None:
     """Compare runs in one table: accuracy, rounds, bytes, FLOPs, seconds."""
     from hansa.cli.console import show_comparison
     from hansa.results import report as reports
     from hansa.results.reader import Run, comparison
 
-    folders = [_run_or_plan(name, seed, out) for name in runs]
+    folders = [_run_or_plan(name, seed, out, trust) for name in runs]
     opened = [Run.open(folder) for folder in folders]
     if as_json:
         print(json.dumps([asdict(row) for row in comparison(opened)], indent=1))
@@ -215,7 +244,7 @@ def compare(
             _must_be_finished(one)
 
 
-def _run_or_plan(name: str, seed: int | None, out: Path) -> Path:
+def _run_or_plan(name: str, seed: int | None, out: Path, trust: bool) -> Path:
     """Return a run folder as it is; run a plan first, in a folder of its own under `out`."""
     from hansa import api
     from hansa.cli.console import live
@@ -223,10 +252,10 @@ def _run_or_plan(name: str, seed: int | None, out: Path) -> Path:
 
     if Path(name).is_dir():
         return Path(name)
-    plan = read_plan(name, [] if seed is None else [f"seed={seed}"])
+    plan = read_plan(name, [] if seed is None else [f"seed={seed}"], trust=trust)
     path = out / api.new_folder(plan).name
     with live(plan, path) as (watch, progress):
-        done = api.run(plan, out=path, watchers=[watch], progress=progress)
+        done = api.run(plan, out=path, watchers=[watch], progress=progress, trust=trust)
     if done.status != "diverged":  # the table says so, beside the others
         _must_be_finished(done)
     return path

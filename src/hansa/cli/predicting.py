@@ -16,9 +16,11 @@ from hansa.deploy.predict import Predictions, predict_file
 from hansa.io.files import write_whole
 
 
-def show_predictions(source: Path, client: str | None, file: Path, out: Path | None, as_json: bool) -> None:
+def show_predictions(
+    source: Path, client: str | None, file: Path, out: Path | None, as_json: bool, trust: bool
+) -> None:
     """Predict for a file, and show or write the result."""
-    model = load_model(source, client)
+    model = load_model(source, client, trust=trust)
     found = predict_file(model, file)
     if out is not None:
         write_whole(out, found.csv())
@@ -61,7 +63,7 @@ def _cell(title: str, value: object) -> str:
     return escape(str(value))
 
 
-def save_model(source: Path, client: str | None, out: Path) -> None:
+def save_model(source: Path, client: str | None, out: Path, trust: bool) -> None:
     """Write a model file."""
-    written = load_model(source, client).save(out)
+    written = load_model(source, client, trust=trust).save(out)
     print(f"Wrote {written}. Next: hansa predict {written} FILE")

@@ -16,9 +16,9 @@ from hansa.plan.files import read_plan
 from hansa.results.report import build_split_page
 
 
-def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Path, as_json: bool) -> None:
+def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Path, as_json: bool, trust: bool) -> None:
     """Divide the data as the plan says, and show sizes, classes or real targets, and divergences."""
-    read = read_plan(plan, [*changes, *([] if seed is None else [f"seed={seed}"])])
+    read = read_plan(plan, [*changes, *([] if seed is None else [f"seed={seed}"])], trust=trust)
     federation = build_federation(read.data.source.load(), read.data.partition, seed=read.seed, test=read.data.test)
     for note in federation.notes:
         print(f"Note: {note}", file=sys.stderr)

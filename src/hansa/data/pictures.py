@@ -15,6 +15,7 @@ from hansa.errors import HansaError, require
 from hansa.io.cache import default_cache, digest, read_array, write_array
 
 KEPT_FROM = 1000  # images; fewer are decoded in no time
+PROGRAMS = ("EPS",)  # PostScript: Pillow would have Ghostscript run it to see the picture
 KEPT_BYTES = 4 * 2**30  # of pixels; more would fill a disk unasked
 
 
@@ -27,6 +28,8 @@ def pixels(image: Path | bytes | object, size: int | None, where: str) -> Array:
         if opened is None:
             assert isinstance(image, (Path, bytes))
             opened = Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
+        if opened.format in PROGRAMS:
+            raise UnidentifiedImageError(opened.format)
         opened = opened.convert("RGB")
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise HansaError(f"{where} cannot be read as an image; repair or remove it.") from error

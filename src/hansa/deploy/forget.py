@@ -22,6 +22,7 @@ from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import Store, fingerprint
+from hansa.io.trust import Trust, TrustLike
 from hansa.payload import Update
 from hansa.plan.assemble import assemble
 from hansa.plan.continuation import origin_of
@@ -38,18 +39,20 @@ from hansa.tree import Tree
 TOLERANCE = 1e-9  # relative: what float64 sums in another order may differ by
 
 
-def forget(path: str | Path, client: str, upload: str | Path | None = None) -> dict[str, Any]:
+def forget(
+    path: str | Path, client: str, upload: str | Path | None = None, *, trust: TrustLike = False
+) -> dict[str, Any]:
     """Take a client out of a run's last phase; return the audit record, which is also appended to `audit.jsonl`.
 
     The client's part comes from what the server kept, or from `upload`, a file that the leaving client sent again
-    (`hansa upload` writes one).
+    (`hansa upload` writes one).  Code of one's own that the run folder names needs `trust`.
     """
     run = Run.open(path)
     require(run.status == "finished", f"The run in '{path}' is not finished: resume it first, then forget.")
     folder = RunFolder(run.path)
     store = folder.open_store()
     try:
-        last = last_phase(run, store)
+        last = last_phase(run, store, trust)
         record = _forget(last, store, client, None if upload is None else Path(upload))
         last.save()
         progress = store.progress() or {}
@@ -62,14 +65,15 @@ def forget(path: str | Path, client: str, upload: str | Path | None = None) -> d
     return record
 
 
-def last_phase(run: Run, store: Store) -> PhaseRun:
+def last_phase(run: Run, store: Store, trust: TrustLike = False) -> PhaseRun:
     """Return the last phase of a finished run, without its data."""
-    plan = read_plan(run.path / "plan.toml")
+    trusted = Trust.of(trust)
+    plan = read_plan(run.path / "plan.toml", trust=trusted)
     target = target_from_table(run.data["target"])
-    task = task_from_table(run.data["task"])
+    task = task_from_table(run.data["task"], where=f"{run.path / 'data.json'}: task", trust=trusted)
     experiment = Experiment(task, Federation({}, target), phases_of(plan), Serial(), plan.seed)
     if plan.start is not None:
-        experiment = replace(experiment, origin=origin_of(plan.start, experiment))
+        experiment = replace(experiment, origin=origin_of(plan.start, experiment, trusted))
     return restore(experiment, store, len(experiment.phases) - 1)
 
 
@@ -131,10 +135,10 @@ def _difference(last: PhaseRun, store: Store) -> float | None:
     return max(float((fresh[key] - leaf).norm() / leaf.norm().clamp_min(1e-300)) for key, leaf in last.server.items())
 
 
-def recreate_upload(path: str | Path, client: str, out: str | Path) -> Path:
+def recreate_upload(path: str | Path, client: str, out: str | Path, *, trust: TrustLike = False) -> Path:
     """Compute a client's upload in a run's last phase anew from its data, as a file it can send again."""
     run = Run.open(path)
-    experiment = assemble(read_plan(run.path / "plan.toml")).experiment
+    experiment = assemble(read_plan(run.path / "plan.toml", trust=trust), trust=trust).experiment
     require(client in experiment.federation.clients, f"The run in '{path}' has no client '{client}'.")
     folder = RunFolder(run.path)
     store = folder.open_store()

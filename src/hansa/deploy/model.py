@@ -29,6 +29,7 @@ from hansa.io.codec import from_table, to_table
 from hansa.io.files import write_whole
 from hansa.io.registry import Piece
 from hansa.io.store import DiskStore, checkpoint_of
+from hansa.io.trust import Trust, TrustLike
 from hansa.metrics.suite import BLOCK
 from hansa.plan.assemble import Data, assemble
 from hansa.plan.files import read_plan
@@ -76,13 +77,13 @@ class ModelCard:
         """The shape of one sample as the network reads it."""
         return tuple(self.task["input_shape"])
 
-    def read_task(self) -> Task:
-        """Return what the algorithm needs to know to read the weights."""
+    def read_task(self, where: str, trust: Trust) -> Task:
+        """Return what the algorithm needs to know to read the weights; `where` is the place of the card."""
         mask = None
         if self.labels is not None:
             mask = torch.zeros(self.read_target().outputs, dtype=torch.bool)
             mask[list(self.labels)] = True
-        return task_from_table(self.task, labels=mask)
+        return task_from_table(self.task, labels=mask, where=f"{where}.task", trust=trust)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,7 @@ class DeployedModel:
 
     card: ModelCard
     weights: Tree
+    task: Task  # what the algorithm needs to know to read the weights
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -122,9 +124,9 @@ class DeployedModel:
     @torch.no_grad()
     def outputs(self, x: Any) -> Tensor:
         """Return logits, or real targets, of tensors it reads directly or arrays as a data source delivers them."""
-        task, x = self.card.read_task(), self.inputs(x)
+        x = self.inputs(x)
         try:
-            return torch.cat([self.card.algorithm.outputs(task, self.weights, block) for block in x.split(BLOCK)])
+            return torch.cat([self.card.algorithm.outputs(self.task, self.weights, block) for block in x.split(BLOCK)])
         except IndexError as error:  # an embedding's
             raise HansaError("The samples hold a token number that the model does not know.") from error
 
@@ -175,23 +177,27 @@ def _times(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape))
 
 
-def load_model(source: str | Path | Run, client: str | None = None, *, data: Data = None) -> DeployedModel:
+def load_model(
+    source: str | Path | Run, client: str | None = None, *, data: Data = None, trust: TrustLike = False
+) -> DeployedModel:
     """Load the model that a client deploys after a run's last phase, or without a client the global one.
 
     `source` is a run folder, or a file that `hansa save` wrote, which needs neither the run nor its data.  Where the
-    run was given its data as objects, `data` must be the same here.
+    run was given its data as objects, `data` must be the same here.  Code of one's own that the folder or file names
+    is run only where `trust` admits it: True is all of it, a list those import paths.
     """
+    trusted = Trust.of(trust)
     path = source.path if isinstance(source, Run) else existing(str(source), "run folder or model file")
     if path.is_dir():
-        return _from_run(Run.open(path), client, data)
-    found = _from_file(path)
+        return _from_run(Run.open(path), client, data, trusted)
+    found = _from_file(path, trusted)
     held = found.card.client
     whose = "the global model" if held is None else f"the model of client '{held}'"
     require(client in (None, held), f"The file '{path}' holds {whose}, not that of client '{client}'.")
     return found
 
 
-def _from_file(path: Path) -> DeployedModel:
+def _from_file(path: Path, trust: Trust) -> DeployedModel:
     try:
         with safetensors.safe_open(path, framework="pt") as stored:
             told = (stored.metadata() or {}).get(KEY)
@@ -205,23 +211,24 @@ def _from_file(path: Path) -> DeployedModel:
     newer = isinstance(version, int) and version > FORMAT
     require(not newer, f"The model file '{path}' has format {version}, newer than {FORMAT}: please update hansa.")
     require(version == FORMAT, f"The model file '{path}' has format {version}, older than {FORMAT}: save it again.")
-    card: ModelCard = from_table(ModelCard, table, str(path))
-    there, network = {key: tuple(leaf.shape) for key, leaf in weights.items()}, card.read_task().params()
-    known = {key: tuple(leaf.shape) for key, leaf in network.items() if key in there}
+    card: ModelCard = from_table(ModelCard, table, str(path), trust)
+    task = card.read_task(str(path), trust)
+    there = {key: tuple(leaf.shape) for key, leaf in weights.items()}
+    known = {key: tuple(leaf.shape) for key, leaf in task.params().items() if key in there}
     fits = there == card.leaves and known == {key: there[key] for key in known}
     require(fits, f"The weights in '{path}' are not those of the model it names: it was changed; save it again.")
-    return DeployedModel(card, weights)
+    return DeployedModel(card, weights, task)
 
 
-def _from_run(run: Run, client: str | None, data: Data) -> DeployedModel:
+def _from_run(run: Run, client: str | None, data: Data, trust: Trust) -> DeployedModel:
     going_on = f"The run in '{run.path}' is not finished: continue it with 'hansa resume {run.path}' first."
     require(run.status == "finished", going_on)
-    plan = read_plan(run.path / "plan.toml")
+    plan = read_plan(run.path / "plan.toml", trust=trust)
     if client is None:
         with _store(run) as store:
-            return _deployed(run, plan, last_phase(run, store))
+            return _deployed(run, plan, last_phase(run, store, trust))
     _check_client(run, client)
-    experiment = assemble(plan, data).experiment
+    experiment = assemble(plan, data, trust=trust).experiment
     RunFolder(run.path).write_data(experiment)  # refuses data that has changed
     with _store(run) as store:
         return _deployed(run, plan, restore(experiment, store, len(experiment.phases) - 1), client)
@@ -266,7 +273,7 @@ def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -
         run=run.name,
         phase=last.phase.name,
     )
-    return DeployedModel(card, weights)
+    return DeployedModel(card, weights, replace(task, start={}))
 
 
 def _encoding(run: Run) -> Encoding | None:

@@ -6,17 +6,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from hansa.data.federation import has_samples
 from hansa.engines import framing
 from hansa.engines.client_side import ClientSide
 from hansa.engines.session import ClientFailed, EvaluationRequest, PhaseContext, Reply
+from hansa.errors import HansaError
 from hansa.io import wire
-from hansa.io.codec import piece_to_table
+from hansa.io.codec import piece_import_paths, piece_to_table
+from hansa.io.trust import is_import_path
 from hansa.metrics.suite import Suite
 from hansa.task import task_to_table
 from hansa.tree import Tree, nest
@@ -60,6 +63,23 @@ def describe_suite(suite: Suite) -> dict[str, Any]:
     }
 
 
+def own_code(sides: Sequence[ClientSide], suite: Suite) -> Iterator[str]:
+    """Yield the import paths that a worker must trust: those of the pieces which this process has already."""
+    for side in sides:
+        yield from piece_import_paths("algorithm", side.algorithm)
+        yield from piece_import_paths("model", side.task.model)
+    for metric in (*suite.metrics, *suite.tables):
+        yield from piece_import_paths("metric", metric)
+
+
+def search_path() -> str:
+    """Return where this process finds modules, for one that shall find the same and nothing else.
+
+    Of itself a new process would also look in the current folder, which may be anybody's.
+    """
+    return os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
+
+
 class Worker:
     """One process, a thread that writes to it and one that reads: neither side ever waits for the other to read."""
 
@@ -69,9 +89,10 @@ class Worker:
         self.told: tuple[Tree | None, int] = None, 0  # the message it works with, kept so that no other is taken for it
         self.load = 0  # samples of the visits it has been handed
         self.since: float | None = None  # when it began the visit at hand
-        command = [sys.executable, "-m", "hansa.engines.worker"]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**KEEP_MEMORY, **os.environ})
+        trusted = sorted({path for path in own_code(self.sides, context.suite) if is_import_path(path)})
+        command = [sys.executable, "-P", "-m", "hansa.engines.worker", *trusted]
+        pipe, env = subprocess.PIPE, {**KEEP_MEMORY, **os.environ, "PYTHONPATH": search_path()}
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env)
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         framing.widen(self.requests, self.replies)
         self.writer, self.reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
@@ -146,7 +167,9 @@ class Worker:
     def _answer(self, client: str) -> framing.Frame:
         """Return an answer; the process first says that it begins."""
         try:
-            framing.read(self.replies)
+            begun, _ = framing.read(self.replies)
+            if "error" in begun:
+                raise HansaError(begun["error"])  # it refuses the whole phase
             self.since = time.monotonic()
             head, messages = framing.read(self.replies)
             self.since = None

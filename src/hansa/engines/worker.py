@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -13,8 +14,10 @@ from hansa.engines import framing
 from hansa.engines.client_side import ClientSide
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.session import ClientFailed, EvaluationRequest, client_errors, perform
+from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.io.codec import piece_from_table
+from hansa.io.trust import Trust
 from hansa.metrics.suite import Suite
 from hansa.task import ClientData, Task, task_from_table
 from hansa.tree import Tree, pick
@@ -51,24 +54,25 @@ class LocalClient:
 
 
 class Worker:
-    """Clients of one phase, and what they were told."""
+    """Clients of one phase, and what they were told.  Who starts the worker says what it trusts; no message can."""
 
-    def __init__(self, head: dict[str, Any], messages: list[memoryview]):
+    def __init__(self, head: dict[str, Any], messages: list[memoryview], trust: Trust):
+        self.trust = trust
         self.clients: dict[str, LocalClient] = {}
         self.side = self._sides(head["sides"], [wire.unpack(message)[0] for message in messages])
         self.depth = len(head["sides"]) - 1
         self.down: Tree = {}
         self.task: Task = self.side.task
-        metrics = tuple(piece_from_table("metric", table) for table in head["metrics"])
-        tables = tuple(piece_from_table("metric", table) for table in head["tables"])
+        metrics = tuple(piece_from_table("metric", table, trust=trust) for table in head["metrics"])
+        tables = tuple(piece_from_table("metric", table, trust=trust) for table in head["tables"])
         self.suite = Suite(metrics, tables, metrics[head["headline"]])
 
     def _sides(self, heads: list[dict[str, Any]], trees: list[Tree]) -> ClientSide:
         """Return the client's side of the last phase, on top of those before it."""
         side: ClientSide | None = None
         for depth, (head, tree) in enumerate(zip(heads, trees, strict=True)):
-            task = task_from_table(head["task"], pick("start", tree))
-            algorithm = piece_from_table("algorithm", head["algorithm"])
+            task = task_from_table(head["task"], pick("start", tree), trust=self.trust)
+            algorithm = piece_from_table("algorithm", head["algorithm"], trust=self.trust)
             side = ClientSide(
                 algorithm,
                 task,
@@ -127,9 +131,13 @@ class Worker:
         return {}, [wire.parts(part) for part in rows]
 
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer frames until the other side closes."""
-    worker = Worker(*framing.read(requests))
+def serve(requests: BinaryIO, replies: BinaryIO, trusted: Sequence[str] = ()) -> None:
+    """Answer frames until the other side closes; a phase that names other code than is trusted is refused."""
+    try:
+        worker = Worker(*framing.read(requests), Trust(tuple(trusted)))
+    except HansaError as error:
+        framing.write(replies, {"error": str(error)}, [])
+        return
     while True:
         try:
             head, messages = framing.read(requests)
@@ -146,4 +154,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     frames_out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a client prints goes to stderr, not between the frames
-    serve(sys.stdin.buffer, frames_out)
+    serve(sys.stdin.buffer, frames_out, sys.argv[1:])

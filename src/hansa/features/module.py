@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hansa.data.dataset import Array, Samples
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest
+from hansa.io.trust import ImportPath
 from hansa.models.factory import check_path, make
 from hansa.seeds import seed_for
 
@@ -28,7 +29,7 @@ class FrozenModule:
     itself are drawn from `seed`.
     """
 
-    path: str
+    path: Annotated[str, ImportPath()]
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     seed: int = 0
 

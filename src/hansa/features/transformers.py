@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,15 +54,33 @@ class Transformers:
         """Load the encoder and whatever turns raw samples into its inputs."""
         library = _library()
         folder = self._folder()
+        self._check_settings(folder)
         network = self._network(library, folder)
         if network.main_input_name == "pixel_values":
             return self._image_features(network, Processor.read(folder))
-        return self._text_features(network, library.AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        return self._text_features(network, self._tokenizer(library, folder))
+
+    def _check_settings(self, folder: Path) -> None:
+        """Refuse settings that ask for code: a kernel of the hub is downloaded and run."""
+        try:
+            settings = list(_settings(json.loads((folder / "config.json").read_bytes())))
+        except ValueError as error:
+            raise HansaError(
+                f"The config.json of the encoder '{self.path}' is damaged: {_first_line(error)}"
+            ) from error
+        code = [f"{key} = {value}" for key, value in settings if "implementation" in key and "/" in str(value)]
+        require(not code, f"The encoder '{self.path}' asks for code, which is never run: {', '.join(code)}; remove it.")
+
+    def _tokenizer(self, library: Any, folder: Path) -> Any:
+        try:
+            return library.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise HansaError(f"The tokenizer of '{self.path}' cannot be loaded: {_first_line(error)}") from error
 
     def _network(self, library: Any, folder: Path) -> Any:
         try:
             network, report = library.AutoModel.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, output_loading_info=True
+                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
         except (OSError, ValueError, KeyError) as error:
             raise HansaError(f"The encoder '{self.path}' cannot be loaded: {_first_line(error)}") from error
@@ -130,6 +149,14 @@ class Transformers:
                 f"There is no folder '{self.path}', and the Hugging Face hub gave no encoder of that name: "
                 f"{_first_line(error)}"
             ) from error
+
+
+def _settings(value: object) -> Iterator[tuple[str, object]]:
+    """Yield every setting of a configuration, at whatever depth."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield str(key), one
+        yield from _settings(one)
 
 
 def _masked_mean(states: Tensor, mask: Tensor) -> Tensor:

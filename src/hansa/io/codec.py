@@ -1,7 +1,7 @@
 """Pieces as tables and back: the common part of plan files, messages to other processes and JSON schemas.
 
 The fields of a dataclass are its settings, so reading needs no second description.  Everything wrong with a table is
-collected and told at once.
+collected and told at once.  What outside text names becomes code here, so here is asked whether that is trusted.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hansa.errors import HansaError, Problems, did_you_mean
 from hansa.io.registry import CATALOGUE, Piece, find, name_of
+from hansa.io.trust import NOBODY, ImportPath, Trust, imported
 
 if typing.TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -26,40 +27,48 @@ Table = dict[str, Any]
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-def from_table(cls: type[Any], table: object, where: str = "") -> Any:
+class _Reading:
+    """What the reader of a table trusts, and all that is wrong with the table so far."""
+
+    def __init__(self, trust: Trust):
+        self.trust = trust
+        self.problems: list[str] = []
+
+    def done(self, value: Any) -> Any:
+        """Return what was read, or tell all that is wrong with it."""
+        if self.problems:
+            raise Problems(self.problems)
+        return value
+
+
+def from_table(cls: type[Any], table: object, where: str = "", trust: Trust = NOBODY) -> Any:
     """Read a dataclass from a table, or tell all that is wrong with it."""
-    problems: list[str] = []
-    value = _read_dataclass(cls, table, where, problems)
-    if problems:
-        raise Problems(problems)
-    return value
+    reading = _Reading(trust)
+    return reading.done(_read_dataclass(cls, table, where, reading))
 
 
-def piece_from_table(kind: str, table: object, where: str = "") -> Any:
+def piece_from_table(kind: str, table: object, where: str = "", trust: Trust = NOBODY) -> Any:
     """Read a piece from its table or bare name."""
-    problems: list[str] = []
-    value = _read_piece(kind, table, where or kind, problems)
-    if problems:
-        raise Problems(problems)
-    return value
+    reading = _Reading(trust)
+    return reading.done(_read_piece(kind, table, where or kind, reading))
 
 
-def _read_dataclass(cls: type[Any], table: object, where: str, problems: list[str]) -> Any:
+def _read_dataclass(cls: type[Any], table: object, where: str, reading: _Reading) -> Any:
     if not isinstance(table, Mapping):
-        problems.append(f"'{where}' must be a table of settings. Got {table!r}.")
+        reading.problems.append(f"'{where}' must be a table of settings. Got {table!r}.")
         return None
-    before, hints = len(problems), field_types(cls)
+    before, hints = len(reading.problems), field_types(cls)
     values = {}
     for key, raw in table.items():
         path = f"{where}.{key}" if where else key
         if key in hints:
-            values[key] = _read(hints[key], _named(cls, key, hints[key], raw), path, problems)
+            values[key] = _read(hints[key], _named(cls, key, hints[key], raw), path, reading)
         else:
-            problems.append(f"There is no setting '{path}'.{did_you_mean(key, hints)}")
+            reading.problems.append(f"There is no setting '{path}'.{did_you_mean(key, hints)}")
     for field in dataclasses.fields(cls):
         if field.init and field.name not in table and _required(field):
-            problems.append(f"The setting '{where}.{field.name}' is missing.".replace("'.", "'"))
-    return _construct(cls, values, where, problems) if len(problems) == before else None
+            reading.problems.append(f"The setting '{where}.{field.name}' is missing.".replace("'.", "'"))
+    return _construct(cls, values, where, reading) if len(reading.problems) == before else None
 
 
 def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
@@ -70,11 +79,11 @@ def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
     return {"name": name_of(kind, default), **raw}
 
 
-def _construct(cls: type[Any], values: Table, where: str, problems: list[str]) -> Any:
+def _construct(cls: type[Any], values: Table, where: str, reading: _Reading) -> Any:
     try:
         return cls(**values)
     except HansaError as error:
-        problems.append(f"In '{where}': {error}" if where else str(error))
+        reading.problems.append(f"In '{where}': {error}" if where else str(error))
         return None
 
 
@@ -82,41 +91,54 @@ def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _read(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
+def _read(hint: Any, raw: object, where: str, reading: _Reading) -> Any:
     kind, hint = piece_kind(hint), _present(hint)
     if kind is not None and _is_tuple(hint):
         many = raw if isinstance(raw, list) else [raw]
-        return tuple(_read_piece(kind, one, f"{where}.{i}", problems) for i, one in enumerate(many))
+        return tuple(_read_piece(kind, one, f"{where}.{i}", reading) for i, one in enumerate(many))
     if kind is not None:
-        return _read_piece(kind, raw, where, problems)
+        return _read_piece(kind, raw, where, reading)
     if dataclasses.is_dataclass(hint):
-        return _read_dataclass(typing.cast(type[Any], hint), raw, where, problems)
+        return _read_dataclass(typing.cast(type[Any], hint), raw, where, reading)
     if _is_tuple(hint) and dataclasses.is_dataclass(element := typing.get_args(hint)[0]):
-        return _read_many(typing.cast(type[Any], element), raw, where, problems)
-    return _read_plain(hint, raw, where, problems)
+        return _read_many(typing.cast(type[Any], element), raw, where, reading)
+    value = _read_plain(hint, raw, where, reading)
+    return _admitted(value, where, reading) if value is not None and names_code(hint) else value
 
 
-def _read_many(cls: type[Any], raw: object, where: str, problems: list[str]) -> Any:
+def _read_many(cls: type[Any], raw: object, where: str, reading: _Reading) -> Any:
     if not isinstance(raw, list):
-        problems.append(f"'{where}' must be a list of tables. Got {raw!r}.")
+        reading.problems.append(f"'{where}' must be a list of tables. Got {raw!r}.")
         return None
-    return tuple(_read_dataclass(cls, one, f"{where}.{i}", problems) for i, one in enumerate(raw))
+    return tuple(_read_dataclass(cls, one, f"{where}.{i}", reading) for i, one in enumerate(raw))
 
 
-def _read_piece(kind: str, raw: object, where: str, problems: list[str]) -> Any:
+def _read_piece(kind: str, raw: object, where: str, reading: _Reading) -> Any:
     table = {"name": raw} if isinstance(raw, str) else raw
     if not (isinstance(table, Mapping) and isinstance(table.get("name"), str)):
-        problems.append(f"'{where}' must be a name or a table with a 'name'. Known: {', '.join(CATALOGUE[kind])}.")
+        reading.problems.append(
+            f"'{where}' must be a name or a table with a 'name'. Known: {', '.join(CATALOGUE[kind])}."
+        )
         return None
     try:
-        cls = find(kind, table["name"])
+        cls = find(kind, table["name"], reading.trust)
     except HansaError as error:
-        problems.append(f"In '{where}': {error}")
+        reading.problems.append(f"In '{where}': {error}")
         return None
-    return _read_dataclass(cls, {key: value for key, value in table.items() if key != "name"}, where, problems)
+    return _read_dataclass(cls, {key: value for key, value in table.items() if key != "name"}, where, reading)
 
 
-def _read_plain(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
+def _admitted(value: Any, where: str, reading: _Reading) -> Any:
+    """Return the import path, or paths, that a setting holds, once known to be trusted and to lead somewhere."""
+    for path in value if isinstance(value, tuple) else (value,):
+        try:
+            imported(path, "factory", reading.trust)
+        except HansaError as error:
+            reading.problems.append(f"In '{where}': {error}")
+    return value
+
+
+def _read_plain(hint: Any, raw: object, where: str, reading: _Reading) -> Any:
     import pydantic  # reading plans needs it, and importing it takes longer than all the rest of this module
 
     try:
@@ -124,7 +146,7 @@ def _read_plain(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
         return _adapter(hint).validate_json(json.dumps(raw, default=str), strict=True)
     except pydantic.ValidationError as error:
         says = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        problems.append(f"'{where}' should be {says}. Got {raw!r}.")
+        reading.problems.append(f"'{where}' should be {says}. Got {raw!r}.")
         return None
 
 
@@ -161,6 +183,33 @@ def _write(kind: str | None, value: Any) -> Any:
     if kind is not None:
         return piece_to_table(kind, value)
     return to_table(value) if dataclasses.is_dataclass(value) else value
+
+
+def import_paths(value: Any) -> Iterator[str]:
+    """Yield every import path that a dataclass's table names."""
+    for name, hint in field_types(type(value)).items():
+        yield from _paths(hint, getattr(value, name))
+
+
+def piece_import_paths(kind: str, piece: object) -> Iterator[str]:
+    """Yield every import path that a piece's table names, beginning with its own where the catalogue lacks it."""
+    name = name_of(kind, piece)
+    if name not in CATALOGUE[kind]:
+        yield name
+    yield from import_paths(piece)
+
+
+def _paths(hint: Any, value: Any) -> Iterator[str]:
+    kind = piece_kind(hint)
+    if isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _paths(hint, one)
+    elif kind is not None and value is not None:
+        yield from piece_import_paths(kind, value)
+    elif dataclasses.is_dataclass(value):
+        yield from import_paths(value)
+    elif names_code(hint) and value is not None:
+        yield value
 
 
 # ------------------------------------------------------------------------------------------------------------- schema
@@ -213,6 +262,12 @@ def piece_kind(hint: Any) -> str | None:
     """Return the kind of piece a field holds, if it holds one."""
     marks = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Piece)]
     return marks[0].kind if marks else None
+
+
+def names_code(hint: Any) -> bool:
+    """Tell whether a field holds an import path, or where it is optional or a tuple may hold some."""
+    marked = any(isinstance(mark, ImportPath) for mark in getattr(hint, "__metadata__", ()))
+    return marked or any(names_code(inner) for inner in typing.get_args(hint))
 
 
 def _present(hint: Any) -> Any:

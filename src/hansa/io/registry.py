@@ -2,19 +2,19 @@
 
 A piece is a frozen dataclass whose fields are its settings.  A plan writes it as a table
 `{name = "dirichlet", alpha = 0.1}`, or as the bare name when all settings keep their defaults.  Anything not listed
-here is named by its import path `package.module:Class`, so a piece of your own needs no registration.  Entries are
-strings: naming a piece imports nothing.
+here is named by its import path `package.module:Class`, so a piece of your own needs no registration, but whoever
+opens the plan must trust it (`hansa.io.trust`).  Entries are strings: naming a piece imports nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from hansa.errors import HansaError, did_you_mean
+from hansa.io.trust import NOBODY, Trust, imported
 
 CATALOGUE: Mapping[str, Mapping[str, str]] = {
     "source": {
@@ -151,16 +151,13 @@ class Piece:
 
 
 @functools.cache
-def find(kind: str, name: str) -> type[Any]:
-    """Return the class behind a catalogue name or an import path."""
-    path = CATALOGUE[kind].get(name, name)
-    module, _, attribute = path.partition(":")
-    if not attribute:
-        raise HansaError(f"There is no {kind} '{name}'.{did_you_mean(name, CATALOGUE[kind])}")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise HansaError(f"The {kind} '{path}' cannot be imported: {error}.") from error
+def find(kind: str, name: str, trust: Trust = NOBODY) -> type[Any]:
+    """Return the class behind a catalogue name, or behind an import path that is trusted."""
+    known = CATALOGUE[kind]
+    path = known.get(name, name)
+    if ":" not in path:
+        raise HansaError(f"There is no {kind} '{name}'.{did_you_mean(name, known)}")
+    found = imported(path, kind, Trust((path,)) if name in known else trust)
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise HansaError(f"The {kind} '{path}' is not a dataclass; its settings must be dataclass fields.")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 from torch import nn
 
 from hansa.errors import HansaError, require
+from hansa.io.trust import EVERYBODY, imported, is_import_path
 
 
 def check_path(owner: str, path: str) -> None:
     """Refuse what cannot be an import path."""
-    module, _, attribute = path.partition(":")
     require(
-        bool(module and attribute),
+        is_import_path(path),
         f"The 'path' of {owner} must be an import path such as 'package.module:factory'. Got '{path}'.",
     )
 
@@ -36,15 +35,12 @@ def make(path: str, options: Mapping[str, Any], offered: Mapping[str, Any] | Non
 
 
 def _find(path: str) -> Callable[..., Any]:
-    name, _, attribute = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise HansaError(
-            f"The factory '{path}' cannot be imported: {error}; check its spelling and the Python path."
-        ) from error
+    """Return the factory.  A path from a table was trusted when it was read, one given in Python is the user's own."""
+    found = imported(path, "factory", EVERYBODY)
     if not callable(found):
         raise HansaError(f"The factory '{path}' must be a class or function. Got a {type(found).__name__}.")
+    if isinstance(found, type) and not issubclass(found, nn.Module):
+        raise HansaError(f"The factory '{path}' must make a torch.nn.Module, and is the class of something else.")
     return found  # type: ignore[no-any-return]
 
 

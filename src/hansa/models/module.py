@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from hansa.errors import HansaError
+from hansa.io.trust import ImportPath
 from hansa.models.factory import check_path, make
 from hansa.models.split import Split
 
@@ -22,7 +23,7 @@ class Module:
     A factory with arguments called `outputs`, `num_classes` (the same number) or `input_shape` is told them.
     """
 
-    path: str
+    path: Annotated[str, ImportPath()]
     head: str = "fc"
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 

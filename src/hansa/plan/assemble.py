@@ -12,6 +12,7 @@ from hansa.data.split import Division
 from hansa.data.targets import Real
 from hansa.errors import HansaError, Problems, require
 from hansa.features.extract import Extracted, extract_features
+from hansa.io.trust import Trust, TrustLike
 from hansa.metrics.suite import default_suite
 from hansa.payload import Role
 from hansa.plan.continuation import origin_of
@@ -35,14 +36,17 @@ class Assembled:
     features: dict[str, Any] | None = None
 
 
-def assemble(plan: Plan, data: Data = None, progress: Progress | None = None) -> Assembled:
-    """Make everything ready to run.  `data` stands in for the plan's own source, or for all of its data section."""
+def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *, trust: TrustLike = False) -> Assembled:
+    """Make everything ready to run.  `data` stands in for the plan's own source, or for all of its data section.
+
+    `trust` is about the run that the plan continues, where it does: the import paths which that run's plan may name.
+    """
     extraction = Extraction(plan, progress)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     task, suite = task_for(plan, federation), default_suite(isinstance(federation.target, Real), plan.evaluate.metrics)
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, metrics=suite)
     if plan.start is not None:
-        experiment = replace(experiment, origin=origin_of(plan.start, experiment))
+        experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
     for phase in experiment.phases:
         check(phase, federation)
         training = training_of(phase.algorithm)

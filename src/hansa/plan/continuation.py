@@ -8,6 +8,7 @@ from dataclasses import replace
 from hansa.data.targets import target_from_table
 from hansa.errors import HansaError, did_you_mean, require
 from hansa.io.store import DiskStore, Store, checkpoint_of
+from hansa.io.trust import Trust
 from hansa.plan.files import read_plan
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan, Start
@@ -16,10 +17,10 @@ from hansa.running.experiment import Experiment, Phase
 from hansa.running.phase_run import PhaseRun, restore
 
 
-def origin_of(start: Start, experiment: Experiment) -> PhaseRun:
+def origin_of(start: Start, experiment: Experiment, trust: Trust) -> PhaseRun:
     """Return the phase that a plan's `start` names, seen from the clients of this experiment."""
     run = Run.open(start.run)
-    plan = read_plan(run.path / "plan.toml")
+    plan = read_plan(run.path / "plan.toml", trust=trust)
     phases = phases_of(plan)
     index = _index(start, phases)
     _compare(run, plan, experiment)
@@ -29,7 +30,7 @@ def origin_of(start: Start, experiment: Experiment) -> PhaseRun:
         replace(experiment.task, seed=plan.seed), experiment.federation, phases, experiment.engine, plan.seed
     )
     if plan.start is not None:
-        theirs = replace(theirs, origin=origin_of(plan.start, theirs))
+        theirs = replace(theirs, origin=origin_of(plan.start, theirs, trust))
     found = restore(theirs, store, index)
     if found.algorithm.personal:
         _same_clients(run, experiment)

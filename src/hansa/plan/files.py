@@ -12,6 +12,7 @@ import tomli_w
 
 from hansa.errors import HansaError, Problems, did_you_mean
 from hansa.io.codec import from_table, json_schema, to_table
+from hansa.io.trust import Trust, TrustLike
 from hansa.plan.rates import with_default_rates
 from hansa.plan.schema import FORMAT, Plan
 from hansa.plan.shorthand import expand
@@ -25,8 +26,11 @@ def shipped() -> dict[str, str]:
     return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
 
 
-def read_plan(source: str | Path, changes: Iterable[str] = ()) -> Plan:
-    """Read the plan of a file, or of a shipped plan's name, with `--set`-style changes applied."""
+def read_plan(source: str | Path, changes: Iterable[str] = (), *, trust: TrustLike = False) -> Plan:
+    """Read the plan of a file, or of a shipped plan's name, with `--set`-style changes applied.
+
+    It may name pieces of the catalogue, and those import paths that `trust` admits: all (True), or a list of them.
+    """
     text, folder = _text(source)
     try:
         table = tomllib.loads(text)
@@ -36,10 +40,10 @@ def read_plan(source: str | Path, changes: Iterable[str] = ()) -> Plan:
     for change in changes:
         apply_change(table, change)
         expand(table)
-    return plan_from_table(table, str(source), folder)
+    return plan_from_table(table, str(source), folder, trust=trust)
 
 
-def plan_from_table(table: dict[str, Any], source: str, folder: Path) -> Plan:
+def plan_from_table(table: dict[str, Any], source: str, folder: Path, *, trust: TrustLike = False) -> Plan:
     """Return a plan from its table; relative paths of data are relative to `folder`."""
     version = table.get("hansa", FORMAT)
     if isinstance(version, int) and version > FORMAT:
@@ -48,11 +52,12 @@ def plan_from_table(table: dict[str, Any], source: str, folder: Path) -> Plan:
         )
     expand(table)
     _anchor(table, folder)
+    trusted = Trust.of(trust)
     try:
-        plan: Plan = from_table(Plan, table)
+        plan: Plan = from_table(Plan, table, trust=trusted)
     except Problems as error:
         raise Problems(f"{source}: {problem}" for problem in error.problems) from error
-    return with_default_rates(plan, table["phases"])
+    return with_default_rates(plan, table["phases"], trusted)
 
 
 def plan_schema() -> dict[str, Any]:

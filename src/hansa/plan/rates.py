@@ -11,6 +11,7 @@ from hansa.algorithms.calibrate import Calibrate
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_select import Fed3RSelect
 from hansa.contract import Algorithm
+from hansa.io.trust import NOBODY, Trust
 from hansa.plan.schema import PhasePlan, Plan
 from hansa.training.local import LocalTraining
 
@@ -19,13 +20,13 @@ AFTER_OLL = 0.1
 TEMPERATURE = 0.1
 
 
-def with_default_rates(plan: Plan, tables: object) -> Plan:
+def with_default_rates(plan: Plan, tables: object, trust: Trust = NOBODY) -> Plan:
     """Return the plan with every `lr` and temperature that its `tables` of phases leave out.
 
     They follow from what a phase starts from: the phases before it in the plan, and in the run that it continues.
     """
     tables = tables if isinstance(tables, list) else []
-    before = Before.of_run(plan.start.run) if plan.start is not None else Before()
+    before = Before.of_run(plan.start.run, trust) if plan.start is not None else Before()
     phases = []
     for phase, table in zip(plan.phases, tables, strict=True):
         algorithm = _scaled(phase.algorithm, _entry(table, "algorithm"), before.factor)
@@ -44,15 +45,15 @@ class Before:
     calibrated: bool = False  # the classifier's logits have the scale of softmax
 
     @classmethod
-    def of_run(cls, run: str) -> Before:
+    def of_run(cls, run: str, trust: Trust) -> Before:
         """Return what a run leaves behind, whatever it continues itself; nothing is known of one that is not there."""
         path = Path(run) / "plan.toml"
         if not path.is_file():
             return cls()
         from hansa.plan.files import read_plan
 
-        plan = read_plan(path)
-        found = cls.of_run(plan.start.run) if plan.start is not None else cls()
+        plan = read_plan(path, trust=trust)
+        found = cls.of_run(plan.start.run, trust) if plan.start is not None else cls()
         for phase in plan.phases:
             found = found.then(phase)
         return found

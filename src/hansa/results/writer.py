@@ -42,7 +42,9 @@ class RunFolder:
         self._rounds = path / "rounds.jsonl"
 
     @classmethod
-    def create(cls, path: Path, plan: str, seed: int, engine: Mapping[str, Any]) -> RunFolder:
+    def create(
+        cls, path: Path, plan: str, seed: int, engine: Mapping[str, Any], *, trusted: Sequence[str] = ()
+    ) -> RunFolder:
         """Create a folder with the resolved plan and the environment; refuse a folder that holds a run already."""
         if (path / "plan.toml").exists():
             raise HansaError(
@@ -54,7 +56,7 @@ class RunFolder:
             raise HansaError(
                 f"The run folder '{path}' cannot be made: {error.strerror}. Choose another with --out."
             ) from error
-        write_whole(path / "env.json", json.dumps(environment(seed, engine), indent=1))
+        write_whole(path / "env.json", json.dumps(environment(seed, engine, trusted), indent=1))
         write_whole(path / "plan.toml", plan)
         return cls(path)
 
@@ -191,7 +193,7 @@ def _write_parquet(path: Path, tables: Sequence[dict[str, Any]]) -> None:
             writer.write_table(pyarrow.table(table))
 
 
-def environment(seed: int, engine: Mapping[str, Any]) -> dict[str, Any]:
+def environment(seed: int, engine: Mapping[str, Any], trusted: Sequence[str] = ()) -> dict[str, Any]:
     """Return the facts needed to repeat a run elsewhere."""
     return {
         "hansa": __version__,
@@ -202,6 +204,7 @@ def environment(seed: int, engine: Mapping[str, Any]) -> dict[str, Any]:
         "commit": _commit(),
         "engine": dict(engine),
         "seed": seed,
+        "trusted": list(trusted),  # import paths of code outside the catalogue that the plan names
         "command": sys.argv,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
