@@ -21,6 +21,9 @@ Hansa is under the Apache License 2.0. `make demo` and `make test` install the p
 package says of itself: its licence expression, else its licence field or classifier. A package marked **extra** is
 needed by an extra or by the tests alone. Written by `tools/licences.py` from what `lock/all.txt` installs.
 
+Wheels may bundle parts under further licences, which their licence files tell: those of numpy, scipy and scikit-learn
+name GCC's runtime libraries (GPL with the runtime exception), that of setuptools a vendored part under the LGPL.
+
 """
 COPYLEFT = re.compile(r"(?<![A-Za-z])(A|L)?GPL|GNU|General Public", re.IGNORECASE)
 CLASSIFIER = "License :: OSI Approved :: "
@@ -56,9 +59,11 @@ def rows() -> list[tuple[str, str, str, bool]]:
 def page() -> str:
     """Return the whole page."""
     found = rows()
-    lines = [f"| {name} | {version} | {licence} | {'extra' if more else ''} |" for name, version, licence, more in found]
+    lines = [
+        f"| {name} | {version} | {licence} | {'extra' if more else ''} |" for name, version, licence, more in found
+    ]
     odd = [f"{name} ({licence})" for name, _, licence, _ in found if is_copyleft(licence)]
-    told = f"Of the GPL family: {', '.join(odd)}." if odd else "None of them is of the GPL family."
+    told = f"Of the GPL family: {', '.join(odd)}." if odd else "None names a licence of the GPL family for itself."
     return HEADING + told + "\n\n| package | version | licence | |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
 
 
