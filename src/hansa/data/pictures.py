@@ -38,6 +38,7 @@ def pixels(image: Path | bytes | object, size: int | None, where: str) -> Array:
     """Return one image as H × W × 3, resized to a square where a size is given."""
     from PIL import Image
 
+    require(size is None or size * size <= PIXELS, f"A 'size' of {size} gives images of more than {PIXELS:,} pixels.")
     try:
         opened = _opened(image, where)
         colours = _upright(_rgb(opened, where), opened.getexif())
@@ -50,7 +51,7 @@ def pixels(image: Path | bytes | object, size: int | None, where: str) -> Array:
         raise HansaError(f"{where} cannot be read as an image; repair or remove it.") from error
 
 
-def _opened(image: Path | bytes | object, where: str) -> Any:
+def _opened(image: Any, where: str) -> Any:
     """Open an image of one frame that is not too large to decode."""
     from PIL import Image
 

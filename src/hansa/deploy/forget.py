@@ -65,8 +65,8 @@ def forget(path: str | Path, client: str, upload: str | Path | None = None) -> d
 def last_phase(run: Run, store: Store) -> PhaseRun:
     """Return the last phase of a finished run, without its data."""
     plan = read_plan(run.path / "plan.toml")
-    target = target_from_table(run.data["target"])
-    task = task_from_table(run.data["task"])
+    target = target_from_table(run.recorded("target"))
+    task = task_from_table(run.recorded("task"))
     experiment = Experiment(task, Federation({}, target), phases_of(plan), Serial(), plan.seed)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment))

@@ -22,6 +22,7 @@ from hansa.data.sources.images import ENDINGS
 from hansa.data.sources.npz import Archive
 from hansa.deploy.model import DeployedModel
 from hansa.errors import HansaError, require
+from hansa.io.npy import read_npy
 from hansa.metrics.pieces import RMSE
 
 
@@ -158,13 +159,7 @@ def _archive(_: DeployedModel, file: Path) -> LoadedSamples:
 
 
 def _array(_: DeployedModel, file: Path) -> LoadedSamples:
-    try:
-        found = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise HansaError(
-            f"'{file}' is not a readable .npy array of numbers or text; write it with numpy.save."
-        ) from error
-    return LoadedSamples(np.asarray(found))
+    return LoadedSamples(read_npy(file))
 
 
 def _tensors(_: DeployedModel, file: Path) -> LoadedSamples:

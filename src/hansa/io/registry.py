@@ -159,7 +159,7 @@ def find(kind: str, name: str) -> type[Any]:
         raise HansaError(f"There is no {kind} '{name}'.{did_you_mean(name, CATALOGUE[kind])}")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two of paths such as '..a:b'
         raise HansaError(f"The {kind} '{path}' cannot be imported: {error}.") from error
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise HansaError(f"The {kind} '{path}' is not a dataclass; its settings must be dataclass fields.")

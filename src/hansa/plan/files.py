@@ -30,7 +30,7 @@ def read_plan(source: str | Path, changes: Iterable[str] = ()) -> Plan:
     text, folder = _text(source)
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise HansaError(f"The plan '{source}' is not valid TOML: {error}.") from error
     expand(table)
     for change in changes:
@@ -66,14 +66,24 @@ def plan_schema() -> dict[str, Any]:
 
 def _text(source: str | Path) -> tuple[str, Path]:
     path = Path(source)
-    if path.is_file():
-        return path.read_text(encoding="utf-8"), path.resolve().parent
+    if (found := _file_text(path)) is not None:
+        return found, path.resolve().parent
     known = shipped()
     if str(source) in known:
         return known[str(source)], Path.cwd()
     raise HansaError(
         f"There is no plan file '{source}', and no shipped plan of this name.{did_you_mean(str(source), known)}"
     )
+
+
+def _file_text(path: Path) -> str | None:
+    """Return the text of a plan file; None where there is none."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    except UnicodeDecodeError as error:
+        raise HansaError(f"The plan '{path}' is not UTF-8 (byte {error.start}); save it as UTF-8 text.") from error
+    except OSError as error:
+        raise HansaError(f"The plan '{path}' cannot be read: {error.strerror}.") from error
 
 
 def _anchor(table: dict[str, Any], folder: Path) -> None:
