@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Protocol
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from hansa.errors import HansaError, require
-from hansa.io.codec import from_table, piece_to_table
+from hansa.io.codec import LARGEST, from_table, piece_to_table
 from hansa.io.flops import FlopCount
 from hansa.io.registry import Piece
 from hansa.seeds import seed_for
@@ -255,5 +256,7 @@ def task_from_table(table: dict[str, Any], start: Tree | None = None, labels: Te
     good = len(task.input_shape) > 0 and min(task.input_shape) >= 1 and task.outputs >= 1
     got = f"Got {task.input_shape} and {task.outputs}."
     require(good, f"The 'input_shape' and 'outputs' of a task must be whole numbers ≥ 1. {got}")
+    shape = "×".join(map(str, task.input_shape))
+    require(math.prod(task.input_shape) <= LARGEST, f"An 'input_shape' of {shape} cannot be: no sample is so large.")
     require(task.temperature > 0, f"The 'temperature' of a task must be a number > 0. Got {task.temperature}.")
     return replace(task, start=start or {}, labels=labels)

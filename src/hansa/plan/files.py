@@ -10,6 +10,7 @@ from typing import Any
 
 import tomli_w
 
+from hansa.data.sources.files import is_there
 from hansa.errors import HansaError, Problems, did_you_mean
 from hansa.io.codec import from_table, json_schema, to_table
 from hansa.plan.rates import with_default_rates
@@ -92,18 +93,26 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
     source, features = (data.get("source"), data.get("features")) if isinstance(data, dict) else (None, None)
     if isinstance(source, dict):
         for key in ("path", "clients_from"):
-            if isinstance(source.get(key), str):
-                source[key] = str(folder / Path(source[key]).expanduser())
-            elif isinstance(source.get(key), list):
-                source[key] = [str(folder / Path(path).expanduser()) for path in source[key]]
-    if isinstance(start := table.get("start"), dict) and isinstance(start.get("run"), str):
-        start["run"] = str(folder / Path(start["run"]).expanduser())
+            if isinstance(source.get(key), list):
+                source[key] = [_placed(path, folder) for path in source[key]]
+            elif key in source:
+                source[key] = _placed(source[key], folder)
+    if isinstance(start := table.get("start"), dict) and "run" in start:
+        start["run"] = _placed(start["run"], folder)
     for phase in table["phases"] if isinstance(table.get("phases"), list) else ():
         algorithm = phase.get("algorithm") if isinstance(phase, dict) else None
         if isinstance(algorithm, dict) and algorithm.get("name") == "checkpoint" and "path" in algorithm:
-            algorithm["path"] = str(folder / Path(str(algorithm["path"])).expanduser())
-    if isinstance(features, dict) and isinstance(features.get("path"), str) and (folder / features["path"]).exists():
+            algorithm["path"] = _placed(algorithm["path"], folder)
+    if isinstance(features, dict) and isinstance(features.get("path"), str) and is_there(folder / features["path"]):
         features["path"] = str(folder / features["path"])  # otherwise a hub id or an import path
+
+
+def _placed(path: Any, folder: Path) -> Any:
+    """Return a path from where a plan lies; what is no path is left to whoever checks settings."""
+    try:
+        return str(folder / Path(path).expanduser()) if isinstance(path, str) else path
+    except RuntimeError:  # a home folder that is not known here
+        return path
 
 
 def apply_change(table: dict[str, Any], change: str) -> None:
