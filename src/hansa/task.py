@@ -240,19 +240,20 @@ def _largest(value: object) -> int:
 
 
 LARGE = 4096  # a layer of so many inputs and outputs takes 64 MB
-BESIDE = ("start", "labels")  # what of a task travels beside its table
+OBJECTS = ("model", "start", "labels")  # what of a task is no plain setting
 
 
 def task_to_table(task: Task) -> dict[str, Any]:
     """Return a task as JSON: its model and settings; leaves and a client's own classes travel beside it."""
-    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in ("model", *BESIDE)}
+    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in OBJECTS}
     return {"model": piece_to_table("model", task.model), **plain, "input_shape": list(task.input_shape)}
 
 
 def task_from_table(table: dict[str, Any], start: Tree | None = None, labels: Tensor | None = None) -> Task:
     """Return the task that a table describes, or tell all that is wrong with it."""
-    known = {key: value for key, value in table.items() if key not in BESIDE} if isinstance(table, dict) else table
-    task: Task = from_table(Task, known, "task")
+    wrong = isinstance(table, dict) and table.keys() & set(OBJECTS) - {"model"}
+    require(not wrong, f"A task's table holds plain settings, and no {' or '.join(sorted(wrong or ()))}.")
+    task: Task = from_table(Task, table, "task")
     good = len(task.input_shape) > 0 and min(task.input_shape) >= 1 and task.outputs >= 1
     got = f"Got {task.input_shape} and {task.outputs}."
     require(good, f"The 'input_shape' and 'outputs' of a task must be whole numbers ≥ 1. {got}")

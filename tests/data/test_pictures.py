@@ -143,3 +143,11 @@ def test_the_source_names_the_file(tmp_path: Path) -> None:
     Image.fromarray(RAMP.astype(np.float32)).save(tmp_path / "dog" / "2.tiff")
     with pytest.raises(HansaError, match=r"The image '.*dog/2.tiff' holds floating-point numbers"):
         Images(str(tmp_path)).load()
+
+
+def test_a_picture_that_is_a_program_is_never_opened() -> None:
+    program = encoded(Image.new("RGB", (4, 4)), "EPS")
+    with pytest.raises(HansaError, match="cannot be read as an image"):
+        read(program)
+    with pytest.raises(HansaError, match="is of the format EPS, which is not read; save it as PNG"):
+        pictures.pixels(Image.open(io.BytesIO(program)), None, "The image 'x'")

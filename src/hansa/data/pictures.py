@@ -21,6 +21,7 @@ KEPT_FROM = 1000  # images; fewer are decoded in no time
 KEPT_BYTES = 4 * 2**30  # of pixels; more would fill a disk unasked
 PIXELS = 89_478_485  # of one image at most; Pillow warns from there on, as a small file may unpack to any size
 UNKNOWN_RANGE = {"I": "signed or 32-bit whole numbers", "F": "floating-point numbers"}
+FORMATS = ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "PPM", "JPEG2000")  # none of them a program, as EPS is
 SIXTEEN_BITS = ("PNG", "PPM")  # formats whose deep greys have 16 bits, also where Pillow keeps them in 32
 TURNS = {
     2: "FLIP_LEFT_RIGHT",
@@ -31,7 +32,7 @@ TURNS = {
     7: "TRANSVERSE",
     8: "ROTATE_90",
 }  # by EXIF orientation; 1 is upright
-PREVIEWED = ("MPO",)  # formats whose first frame is the image, and further ones previews of it
+PREVIEWED = ("MPO",)  # JPEG whose first frame is the image, and further ones previews of it
 
 
 def pixels(image: Path | bytes | object, size: int | None, where: str) -> Array:
@@ -59,9 +60,11 @@ def _opened(image: Any, where: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # what it warns of is refused below
             encoded = io.BytesIO(image) if isinstance(image, bytes) else image
-            opened = image if isinstance(image, Image.Image) else Image.open(encoded)
+            opened = image if isinstance(image, Image.Image) else Image.open(encoded, formats=FORMATS)
     except Image.DecompressionBombError as error:
         raise HansaError(f"{where} has more than {PIXELS:,} pixels; make it smaller first.") from error
+    known = opened.format in (None, *FORMATS, *PREVIEWED)
+    require(known, f"{where} is of the format {opened.format}, which is not read; save it as PNG.")
     large = f"{where} has {opened.width:,} × {opened.height:,} pixels, more than {PIXELS:,}; make it smaller first."
     require(opened.width * opened.height <= PIXELS, large)
     frames = 1 if opened.format in PREVIEWED else getattr(opened, "n_frames", 1)

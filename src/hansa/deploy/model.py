@@ -63,12 +63,9 @@ class ModelCard:
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        target, outputs = self.read_target(), self.read_target().outputs
+        outputs = self.read_target().outputs
         good = self.labels is None or (len(self.labels) > 0 and all(0 <= label < outputs for label in self.labels))
         require(good, f"The 'labels' of a model must be class numbers below {outputs}. Got {self.labels}.")
-        task = self.read_task()
-        fits = task.outputs == outputs and task.real == isinstance(target, Real)
-        require(fits, f"The model has {task.outputs} outputs, which are not its target's {outputs}.")
         require(self.size is None or self.size >= 1, f"The 'size' of images must be at least 1. Got {self.size}.")
 
     def read_target(self) -> Target:
@@ -204,7 +201,9 @@ def _from_file(path: Path) -> DeployedModel:
     require(not newer, f"The model file '{path}' has format {version}, newer than {FORMAT}: please update hansa.")
     require(version == FORMAT, f"The model file '{path}' has format {version}, older than {FORMAT}: save it again.")
     card: ModelCard = from_table(ModelCard, table, str(path))
-    _check_weights(card, weights, path)
+    task = card.read_task()
+    _check_task(card, task, path)
+    _check_weights(card, task, weights, path)
     return DeployedModel(card, weights)
 
 
@@ -222,9 +221,17 @@ def _opened(path: Path) -> tuple[dict[str, Any], Tree]:
     return table, weights
 
 
-def _check_weights(card: ModelCard, weights: Tree, path: Path) -> None:
+def _check_task(card: ModelCard, task: Task, path: Path) -> None:
+    """Refuse a card that tells of another target than its network has outputs for."""
+    target = card.read_target()
+    fits = task.outputs == target.outputs and task.real == isinstance(target, Real)
+    told = f"The model in '{path}' has {task.outputs} outputs, which are not its target's {target.outputs}"
+    require(fits, f"{told}: it was changed; save it again.")
+
+
+def _check_weights(card: ModelCard, task: Task, weights: Tree, path: Path) -> None:
     """Refuse weights that are not those of the card; a network too large to be theirs is not even built."""
-    there, task = {key: tuple(leaf.shape) for key, leaf in weights.items()}, card.read_task()
+    there = {key: tuple(leaf.shape) for key, leaf in weights.items()}
     changed = f"The weights in '{path}' are not those of the model it names: it was changed; save it again."
     require(there == card.leaves, changed)
     network = expected_shapes(task)
