@@ -189,6 +189,14 @@ def test_the_limit_holds_for_every_piece_and_inside_lists() -> None:
     read_plan("digits-fedavg", [f"seed={2**53}"])
 
 
+def test_a_plan_made_in_python_is_held_to_the_same_limits(tmp_path: Path) -> None:
+    import hansa as package
+
+    with pytest.raises(HansaError, match="Every number of a plan should be a finite number"):
+        package.run("digits-fed3r", out=tmp_path / "run", seed=2**60)
+    assert not (tmp_path / "run").exists()
+
+
 CSV = NPZ.replace('"npz", path = "data.npz"', '"csv", path = "t.csv", label = "y"')
 PARQUET = CSV.replace('"csv", path = "t.csv"', '"parquet", path = "t.parquet"')
 

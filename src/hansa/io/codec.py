@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from hansa.errors import HansaError, Problems, did_you_mean
+from hansa.errors import HansaError, Problems, did_you_mean, require
 from hansa.io.registry import CATALOGUE, Piece, find, name_of
 
 if typing.TYPE_CHECKING:
@@ -134,6 +134,12 @@ def _read_plain(hint: Any, raw: object, where: str, problems: list[str]) -> Any:
 
 LARGEST = 2**53  # of whole numbers; every one up to it is also a float, so nothing rounds it on its way
 _LIMITS = ", and a whole one at most 2⁵³ on either side of 0"
+
+
+def require_sane(table: Table, what: str) -> None:
+    """Refuse a table with a number that could not be read back."""
+    odd = _beyond(table)
+    require(odd is None, f"Every number of {what} should be a finite number{_LIMITS}. Got {odd!r}.")
 
 
 def _beyond(raw: object) -> float | None:

@@ -12,7 +12,7 @@ import tomli_w
 
 from hansa.data.sources.files import is_there
 from hansa.errors import HansaError, Problems, did_you_mean
-from hansa.io.codec import from_table, json_schema, to_table
+from hansa.io.codec import from_table, json_schema, require_sane, to_table
 from hansa.plan.rates import with_default_rates
 from hansa.plan.schema import FORMAT, Plan
 from hansa.plan.shorthand import expand
@@ -161,4 +161,6 @@ def _value(text: str) -> Any:
 
 def write_plan(plan: Plan) -> str:
     """Return the resolved plan as TOML: every setting, also those left at their defaults."""
-    return tomli_w.dumps(to_table(plan), multiline_strings=True)
+    table = to_table(plan)
+    require_sane(table, "a plan")
+    return tomli_w.dumps(table, multiline_strings=True)
