@@ -19,8 +19,6 @@ def outcome(case: Case, rng: random.Random) -> str:
         case(rng)
     except (HansaError, ClientFailed) as error:
         return "refused" if str(error).strip() else "refused without a sentence"
-    except EOFError:
-        return "closed"
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} at {place.filename.rpartition('/')[2]}:{place.lineno}: {str(error)[:120]}"
@@ -35,7 +33,7 @@ def campaign(name: str, case: Case, cases: int, seed: int) -> int:
         end = outcome(case, random.Random(f"{name}/{seed}/{number}"))
         ends[end] += 1
         examples.setdefault(end, f"{name}/{seed}/{number}")
-    good = {"taken", "refused", "closed"}
+    good = {"taken", "refused"}
     for end, count in ends.most_common():
         print(f"{name}: {count:6d} {end}" + ("" if end in good else f"  (first: {examples[end]})"))
     return sum(count for end, count in ends.items() if end not in good)

@@ -17,7 +17,7 @@ import torch
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.statistics import to_tree
 from hansa.engines import framing
-from hansa.engines.session import Reply, receive
+from hansa.engines.session import ClientFailed, Reply, receive
 from hansa.io import wire
 from hansa.models.dense import Linear
 from hansa.ridge import RegressionStatistics, RidgeStatistics
@@ -89,7 +89,10 @@ def framed(rng: random.Random) -> None:
     """A frame is what was sent, or refused, or the other side is gone."""
     stream = io.BytesIO()
     framing.write(stream, {"kind": "visit", "client": "é"}, [wire.parts(tree) for tree in trees()[:2]])
-    head, messages = framing.read(io.BytesIO(damaged(stream.getvalue(), rng)))
+    try:
+        head, messages = framing.read(io.BytesIO(damaged(stream.getvalue(), rng)))
+    except EOFError as error:  # what the engine takes for the end of the process
+        raise ClientFailed("The other side is gone.") from error
     assert isinstance(head, dict), "a frame's head is no table"
     for one in messages:
         wire.unpack(one)
