@@ -6,9 +6,10 @@ EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
 .PHONY: demo test check lint types lock bench mutants results-fed3r results-personalisation clean
 
-# Dependencies come with the hashes in lock/, for Python 3.11 on Linux x86_64; `make LOCK=ranges …` takes, elsewhere,
-# whatever the ranges in pyproject.toml allow.
-LOCK ?= hashes
+# Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
+# torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
+HERE := $(shell $(PYTHON) -c 'import platform as p; print(*p.python_version_tuple()[:2], p.system(), p.machine())')
+LOCK ?= $(if $(filter 3-11-Linux-x86_64,$(subst $() ,-,$(HERE))),hashes,ranges)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 ifeq ($(LOCK),ranges)
 install = $(PIP) --constraint constraints.txt --editable '.$(2)'

@@ -70,6 +70,13 @@ def test_the_commands_install_by_hash_unless_told_otherwise(setting: str, hashed
     assert ("--require-hashes" in told) is hashed and ("lock/all.txt" in told) is hashed
 
 
+@pytest.mark.parametrize(("where", "setting"), [("3 11 Linux x86_64", "--require-hashes"), ("3 12 Linux x86_64", ".[")])
+def test_the_lock_is_used_where_it_was_made_for(where: str, setting: str, tmp_path: Path) -> None:
+    make = ["make", "--dry-run", f"HERE={where}", f"VENV={tmp_path}", f"{tmp_path}/all"]
+    told = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert setting in told and ("--require-hashes" in told) != (".[" in told)
+
+
 def test_the_page_of_licences_has_every_locked_package_and_none_of_the_gpl_family() -> None:
     rows = re.findall(r"^\| (\S+) \| (\S+) \| (.+?) \|", licences.FILE.read_text(encoding="utf-8"), re.MULTILINE)
     found = {name: (version, licence) for name, version, licence in rows if name not in ("package", "---")}

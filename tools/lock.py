@@ -23,7 +23,7 @@ FOLDER = ROOT / "lock"
 OWN = "hansa"
 HEADING = """\
 # What `make {commands}` installs: written by tools/lock.py (`make lock`) for Python {python} on {system} {machine}.
-# Elsewhere `make LOCK=ranges …` installs whatever the ranges in pyproject.toml allow.
+# Elsewhere the commands install what the ranges in pyproject.toml allow, as they do with LOCK=ranges.
 """
 
 Entry = tuple[str, str, str]  # name, version, SHA-256

@@ -11,12 +11,15 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 
 import hansa
 from hansa.deploy.model import load_model
+from hansa.deploy.predict import predict_file
 from hansa.results.reader import Run, comparison
 from hansa.results.report import build
 
+from . import inputs
 from .campaign import campaign
 from .values import changed, damaged
 
@@ -93,11 +96,34 @@ def _used(run: Path) -> None:
     load_model(run).predict(np.zeros((2, 64), np.float32))
 
 
-CASES = (model_file, run_folder)
+def samples(rng: random.Random) -> None:
+    """Samples with damage, or of odd types and shapes, are predicted or refused."""
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / f"x.{rng.choice(('npy', 'npz', 'safetensors'))}"
+        x, y = np.zeros((12, 64), np.float32), np.arange(12) % 10
+        odd = [array for array in inputs.ODD_ARRAYS if not array.dtype.hasobject and array.dtype.names is None]
+        x, y = (x, y) if rng.random() < 0.4 else (rng.choice((x, *odd)), rng.choice((y, *odd)))
+        _write(file, x, y)
+        if rng.random() < 0.5:
+            file.write_bytes(damaged(file.read_bytes(), rng))
+        predict_file(load_model(folder() / "global.safetensors"), file).csv()
+
+
+def _write(file: Path, x: np.ndarray, y: np.ndarray) -> None:
+    if file.suffix == ".npy":
+        np.save(file, x)
+    elif file.suffix == ".npz":
+        np.savez(file, x=x, y=y)
+    else:
+        known = {name: array for name, array in (("x", x), ("y", y)) if array.dtype.kind in "biuf"}
+        safetensors.numpy.save_file(known, file)
+
+
+CASES = (model_file, run_folder, samples)
 
 
 def case(rng: random.Random) -> None:
-    """A model file, or a run folder."""
+    """A model file, a run folder, or samples to predict for."""
     rng.choice(CASES)(rng)
 
 
