@@ -4,16 +4,33 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
-.PHONY: demo test check lint types bench mutants results-fed3r results-personalisation clean
+.PHONY: demo test check lint types lock bench mutants results-fed3r results-personalisation clean
 
-$(VENV)/core: pyproject.toml constraints.txt
+# Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
+# torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
+HERE := $(shell $(PYTHON) -c 'import platform as p; print(*p.python_version_tuple()[:2], p.system(), p.machine())')
+LOCK ?= $(if $(filter 3-11-Linux-x86_64,$(subst $() ,-,$(HERE))),hashes,ranges)
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+ifeq ($(LOCK),ranges)
+install = $(PIP) --constraint constraints.txt --editable '.$(2)'
+else
+install = $(PIP) --require-hashes --no-deps --only-binary :all: --requirement lock/$(1).txt && \
+	$(PIP) --no-deps --no-build-isolation --no-index --editable .
+endif
+
+$(VENV)/core: pyproject.toml constraints.txt lock/core.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(call install,core,)
 	@touch $@
 
-$(VENV)/all: $(VENV)/core
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+$(VENV)/all: $(VENV)/core lock/all.txt
+	$(call install,all,[$(EXTRAS)])
 	@touch $@
+
+lock: $(VENV)/core  ## The lock files anew, from what pip finds today, and the licences of what they name
+	$(BIN)/python tools/lock.py
+	$(MAKE) $(VENV)/all
+	$(BIN)/python tools/licences.py
 
 demo: $(VENV)/core  ## Compare three ways to learn from heterogeneous clients; writes report.html
 	$(BIN)/hansa compare digits-fedavg digits-fed3r digits-fed3r-fedavg --report report.html

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from hansa.errors import require
-from hansa.io.codec import piece_from_table, piece_to_table
+from hansa.errors import HansaError, require
+from hansa.io.codec import LARGEST, from_table, piece_to_table
 from hansa.io.flops import FlopCount
+from hansa.io.registry import Piece
 from hansa.io.trust import NOBODY, Trust
 from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
@@ -51,18 +53,28 @@ class ClientData:
             yield self.x[index], self.y[index]
 
 
+def build(model: Model, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+    """Build a network, or tell in a sentence why there is none for such inputs."""
+    try:
+        return model.build(input_shape, outputs)
+    except (RuntimeError, MemoryError, OverflowError, ZeroDivisionError) as error:  # torch's, of sizes that cannot be
+        shape = "×".join(map(str, input_shape))
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise HansaError(f"The model {model} cannot be built for samples of {shape}: {why}.") from error
+
+
 @functools.lru_cache(maxsize=256)
 def _skeleton(model: Model, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
     """Build the computation alone: every leaf is passed in, so sharing one skeleton shares no state."""
     with torch.random.fork_rng(devices=[]):
-        return model.build(input_shape, outputs).requires_grad_(False)
+        return build(model, input_shape, outputs).requires_grad_(False)
 
 
 @functools.lru_cache(maxsize=128)  # clients of many input widths have an entry each
 def _initial(model: Model, input_shape: tuple[int, ...], outputs: int, seed: int) -> Tree:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "model"))  # modules initialise themselves from torch's own generator
-        module = model.build(input_shape, outputs)
+        module = build(model, input_shape, outputs)
     return {key: leaf.detach().clone() for key, leaf in module.state_dict().items() if leaf.is_floating_point()}
 
 
@@ -92,7 +104,7 @@ def only(labels: Tensor, logits: Tensor) -> Tensor:
 class Task:
     """The learning task.  The server's task is the common one; each client works on its own `view` of it."""
 
-    model: Model
+    model: Annotated[Model, Piece("model")]
     input_shape: tuple[int, ...]
     outputs: int  # columns of what the network gives: one a class, or one a real target
     population: int = 1  # clients in all
@@ -209,6 +221,26 @@ class Task:
         return whole * int(self.labels.sum()) / self.outputs
 
 
+def expected_shapes(task: Task) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a network's float leaves; where numbers of its task are large, without any memory.
+
+    Building without memory loads much of torch first, so networks that cannot be large are simply built.
+    """
+    with torch.device("meta" if _largest(task_to_table(task)) > LARGE else "cpu"), torch.random.fork_rng(devices=[]):
+        module = build(task.model, task.input_shape, task.outputs)
+    return {key: tuple(leaf.shape) for key, leaf in module.state_dict().items() if leaf.is_floating_point()}
+
+
+def _largest(value: object) -> int:
+    """Return the largest whole number in a table, but for seeds."""
+    if isinstance(value, dict):
+        return max((_largest(one) for key, one in value.items() if key not in ("seed", "samples")), default=0)
+    if isinstance(value, list):
+        return max(map(_largest, value), default=0)
+    return value if isinstance(value, int) else 0
+
+
+LARGE = 4096  # a layer of so many inputs and outputs takes 64 MB
 OBJECTS = ("model", "start", "labels")  # what of a task is no plain setting
 
 
@@ -226,7 +258,14 @@ def task_from_table(
     where: str = "task",
     trust: Trust = NOBODY,
 ) -> Task:
-    """Return the task that a table describes; `where` is the table's place, for whoever must correct it."""
-    plain = {key: value for key, value in table.items() if key not in OBJECTS}
-    model = piece_from_table("model", table["model"], f"{where}.model", trust)
-    return Task(model=model, start=start or {}, labels=labels, **{**plain, "input_shape": tuple(table["input_shape"])})
+    """Return the task that a table describes, or tell all that is wrong with it; `where` is the table's place."""
+    wrong = isinstance(table, dict) and table.keys() & set(OBJECTS) - {"model"}
+    require(not wrong, f"A task's table holds plain settings, and no {' or '.join(sorted(wrong or ()))}.")
+    task: Task = from_table(Task, table, where, trust)
+    good = len(task.input_shape) > 0 and min(task.input_shape) >= 1 and task.outputs >= 1
+    got = f"Got {task.input_shape} and {task.outputs}."
+    require(good, f"The 'input_shape' and 'outputs' of a task must be whole numbers ≥ 1. {got}")
+    shape = "×".join(map(str, task.input_shape))
+    require(math.prod(task.input_shape) <= LARGEST, f"An 'input_shape' of {shape} cannot be: no sample is so large.")
+    require(task.temperature > 0, f"The 'temperature' of a task must be a number > 0. Got {task.temperature}.")
+    return replace(task, start=start or {}, labels=labels)

@@ -56,6 +56,7 @@ def _vectors(x: Array, what: str) -> Array:
 
 
 def _same_length(count: int, values: Any, what: str) -> None:
+    require(np.ndim(values) > 0, f"{what} is a single value; give one for every sample.")
     require(len(values) == count, f"{what} has {len(values)} entries for {count} samples.")
 
 

@@ -20,9 +20,16 @@ def plain(values: Array, what: str) -> Array:
         _require_whole(values, what)
         values = values.astype(np.int64)
     if values.dtype.kind in "bSU":
-        values = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values.astype(str)
+        values = _decoded(values, what) if values.dtype.kind == "S" else values.astype(str)
     require(values.dtype.kind in "iuU", f"{what} must be whole numbers or text. Got {values.dtype}.")
     return values
+
+
+def _decoded(values: Array, what: str) -> Array:
+    try:
+        return np.char.decode(values, "utf-8")
+    except UnicodeDecodeError as error:
+        raise HansaError(f"{what} holds bytes that are not UTF-8 text; give whole numbers or text.") from error
 
 
 def _require_whole(values: Array, what: str) -> None:

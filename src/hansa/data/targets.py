@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hansa.errors import HansaError
+from hansa.errors import HansaError, require
 
 Kind = Literal["real", "classes"]  # how a source's setting `target` names them
 KINDS: tuple[Kind, ...] = ("real", "classes")
@@ -17,6 +18,10 @@ class Classes:
     """Classes to tell apart; labels are class numbers, int64 of shape (n)."""
 
     names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        twice = next((name for name, count in Counter(self.names).items() if count > 1), None)
+        require(twice is None, f"Two classes are called '{twice}'; give every class a name of its own.")
 
     @property
     def outputs(self) -> int:
@@ -54,5 +59,8 @@ def target_to_table(target: Target) -> dict[str, Any]:
 
 def target_from_table(table: Mapping[str, Any]) -> Target:
     """Return the target that `target_to_table` wrote."""
-    names = tuple(str(name) for name in table["names"])
-    return Real(names) if table["kind"] == "real" else Classes(names)
+    kind, names = (table.get("kind"), table.get("names")) if isinstance(table, Mapping) else (None, None)
+    good = kind in KINDS and isinstance(names, list) and names and all(isinstance(name, str) for name in names)
+    if not (good and isinstance(names, list)):
+        raise HansaError(f"A target needs a 'kind', \"real\" or \"classes\", and a list of 'names'. Got {table}."[:300])
+    return Real(tuple(names)) if kind == "real" else Classes(tuple(names))

@@ -69,8 +69,8 @@ def last_phase(run: Run, store: Store, trust: TrustLike = False) -> PhaseRun:
     """Return the last phase of a finished run, without its data."""
     trusted = Trust.of(trust)
     plan = read_plan(run.path / "plan.toml", trust=trusted)
-    target = target_from_table(run.data["target"])
-    task = task_from_table(run.data["task"], where=f"{run.path / 'data.json'}: task", trust=trusted)
+    target = target_from_table(run.recorded("target"))
+    task = task_from_table(run.recorded("task"), where=f"{run.path / 'data.json'}: task", trust=trusted)
     experiment = Experiment(task, Federation({}, target), phases_of(plan), Serial(), plan.seed)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, trusted))

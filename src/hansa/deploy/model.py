@@ -37,7 +37,7 @@ from hansa.plan.schema import Plan
 from hansa.results.reader import Run
 from hansa.results.writer import RunFolder
 from hansa.running.phase_run import PhaseRun, restore
-from hansa.task import Task, task_from_table, task_to_table
+from hansa.task import Task, expected_shapes, task_from_table, task_to_table
 from hansa.tree import Tree
 
 FORMAT = 2  # of model files; a file of a newer format is refused
@@ -65,8 +65,9 @@ class ModelCard:
 
     def __post_init__(self) -> None:
         outputs = self.read_target().outputs
-        good = all(0 <= label < outputs for label in self.labels or ())
+        good = self.labels is None or (len(self.labels) > 0 and all(0 <= label < outputs for label in self.labels))
         require(good, f"The 'labels' of a model must be class numbers below {outputs}. Got {self.labels}.")
+        require(self.size is None or self.size >= 1, f"The 'size' of images must be at least 1. Got {self.size}.")
 
     def read_target(self) -> Target:
         """Return what the model predicts."""
@@ -129,6 +130,8 @@ class DeployedModel:
             return torch.cat([self.card.algorithm.outputs(self.task, self.weights, block) for block in x.split(BLOCK)])
         except IndexError as error:  # an embedding's
             raise HansaError("The samples hold a token number that the model does not know.") from error
+        except (RuntimeError, KeyError) as error:  # torch's, of weights that do not go together
+            raise HansaError(f"The model cannot be applied; its weights do not fit its card: {error}.") from error
 
     def inputs(self, x: Any) -> Tensor:
         """Return samples as the network reads them: raw ones pass the feature extractor, images become tensors."""
@@ -198,26 +201,49 @@ def load_model(
 
 
 def _from_file(path: Path, trust: Trust) -> DeployedModel:
-    try:
-        with safetensors.safe_open(path, framework="pt") as stored:
-            told = (stored.metadata() or {}).get(KEY)
-            weights = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118, it is no mapping
-        table = json.loads(told or "null")
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise HansaError(f"The file '{path}' cannot be read as a model: it is cut off, damaged or foreign.") from error
-    if not isinstance(table, dict):
-        raise HansaError(f"The file '{path}' holds weights alone; 'hansa save' writes files that can predict.")
+    table, weights = _opened(path)
     version = table.get("format", FORMAT)
     newer = isinstance(version, int) and version > FORMAT
     require(not newer, f"The model file '{path}' has format {version}, newer than {FORMAT}: please update hansa.")
     require(version == FORMAT, f"The model file '{path}' has format {version}, older than {FORMAT}: save it again.")
     card: ModelCard = from_table(ModelCard, table, str(path), trust)
     task = card.read_task(str(path), trust)
-    there = {key: tuple(leaf.shape) for key, leaf in weights.items()}
-    known = {key: tuple(leaf.shape) for key, leaf in task.params().items() if key in there}
-    fits = there == card.leaves and known == {key: there[key] for key in known}
-    require(fits, f"The weights in '{path}' are not those of the model it names: it was changed; save it again.")
+    _check_task(card, task, path)
+    _check_weights(card, task, weights, path)
     return DeployedModel(card, weights, task)
+
+
+def _opened(path: Path) -> tuple[dict[str, Any], Tree]:
+    """Return what a model file says of itself, and its weights."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as stored:
+            told = (stored.metadata() or {}).get(KEY)
+            weights = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118, it is no mapping
+        table = json.loads(told or "null")
+    except Exception as error:  # the library raises errors of many kinds over damaged files
+        raise HansaError(f"The file '{path}' cannot be read as a model: it is cut off, damaged or foreign.") from error
+    if not isinstance(table, dict):
+        raise HansaError(f"The file '{path}' holds weights alone; 'hansa save' writes files that can predict.")
+    return table, weights
+
+
+def _check_task(card: ModelCard, task: Task, path: Path) -> None:
+    """Refuse a card that tells of another target than its network has outputs for."""
+    target = card.read_target()
+    fits = task.outputs == target.outputs and task.real == isinstance(target, Real)
+    told = f"The model in '{path}' has {task.outputs} outputs, which are not its target's {target.outputs}"
+    require(fits, f"{told}: it was changed; save it again.")
+
+
+def _check_weights(card: ModelCard, task: Task, weights: Tree, path: Path) -> None:
+    """Refuse weights that are not those of the card; a network too large to be theirs is not even built."""
+    there = {key: tuple(leaf.shape) for key, leaf in weights.items()}
+    changed = f"The weights in '{path}' are not those of the model it names: it was changed; save it again."
+    require(there == card.leaves, changed)
+    network = expected_shapes(task)
+    needed = network if type(card.algorithm).outputs is Algorithm.outputs else network.keys() & there.keys()
+    fits = all(there.get(key) == network[key] and weights[key].is_floating_point() for key in needed)
+    require(fits, changed)
 
 
 def _from_run(run: Run, client: str | None, data: Data, trust: Trust) -> DeployedModel:
@@ -244,7 +270,7 @@ def _store(run: Run) -> Iterator[DiskStore]:
 
 
 def _check_client(run: Run, client: str) -> None:
-    names = run.data["clients"]
+    names = run.recorded("clients")
     hint = did_you_mean(client, names)
     hint = hint if "?" in hint or len(names) <= FEW else f" It has {len(names)}, from '{names[0]}' to '{names[-1]}'."
     require(client in names, f"The run in '{run.path}' has no client '{client}'.{hint}")
@@ -253,7 +279,7 @@ def _check_client(run: Run, client: str) -> None:
 def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -> DeployedModel:
     if client is None:
         says = f"After its last phase, '{last.phase.name}', every client of '{run.path}' has a model of its own"
-        require(not last.algorithm.personal, f"{says}: name one with --client, such as {run.data['clients'][0]}.")
+        require(not last.algorithm.personal, f"{says}: name one with --client, such as {run.recorded('clients')[0]}.")
         task, weights = last.task, last.algorithm.model(last.task, last.server)
     else:
         task, weights = last.deployed(client)
@@ -262,7 +288,7 @@ def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -
     card = ModelCard(
         task=task_to_table(task),
         algorithm=last.algorithm,
-        target=run.data["target"],
+        target=run.recorded("target"),
         leaves={key: tuple(leaf.shape) for key, leaf in weights.items()},
         labels=None if task.labels is None else tuple(task.labels.nonzero().flatten().tolist()),
         features=plan.data.features,
@@ -278,6 +304,6 @@ def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -
 
 def _encoding(run: Run) -> Encoding | None:
     """Return how the run turned a table's columns into inputs, fitted on the rows that it trained on."""
-    told = run.data["encoding"]
+    told = run.recorded("encoding")
     found: Encoding | None = None if told is None else from_table(Encoding, told, str(run.path / "data.json"))
     return found

@@ -22,6 +22,7 @@ from hansa.data.sources.images import ENDINGS
 from hansa.data.sources.npz import Archive
 from hansa.deploy.model import DeployedModel
 from hansa.errors import HansaError, require
+from hansa.io.npy import read_npy
 from hansa.metrics.pieces import RMSE
 
 
@@ -158,19 +159,13 @@ def _archive(_: DeployedModel, file: Path) -> LoadedSamples:
 
 
 def _array(_: DeployedModel, file: Path) -> LoadedSamples:
-    try:
-        found = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise HansaError(
-            f"'{file}' is not a readable .npy array of numbers or text; write it with numpy.save."
-        ) from error
-    return LoadedSamples(np.asarray(found))
+    return LoadedSamples(read_npy(file))
 
 
 def _tensors(_: DeployedModel, file: Path) -> LoadedSamples:
     try:
         found = safetensors.numpy.load_file(file)
-    except (safetensors.SafetensorError, OSError, KeyError) as error:
+    except Exception as error:  # the library raises errors of many kinds over damaged files
         raise HansaError(f"'{file}' is not a readable .safetensors file of plain numbers.") from error
     x = found.get("x", next(iter(found.values())) if len(found) == 1 else None)
     if x is None:
@@ -227,6 +222,7 @@ def _numbers(labels: Array, class_names: Sequence[str], file: Path) -> Array:
 
 def _targets(labels: Array, columns: int, file: Path) -> Array:
     """Return real targets as samples × columns."""
+    require(np.ndim(labels) > 0, f"The targets of '{file}' are a single value; give {columns} for every sample.")
     table = np.asarray(labels).reshape(len(labels), -1)
     fits = table.dtype.kind in "iuf" and table.shape[1] == columns and bool(np.isfinite(table).all())
     require(fits, f"The targets of '{file}' must be numbers, {columns} for every sample.")

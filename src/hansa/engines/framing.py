@@ -9,9 +9,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hansa.io.wire import ALIGNED, Buffer
+from hansa.errors import HansaError, require
+from hansa.io.memory import require_memory
+from hansa.io.wire import ALIGNED, HEADER, Buffer
 
 Frame = tuple[dict[str, Any], list[memoryview]]
+MESSAGES = 2**20  # in a frame at most
 
 
 def widen(*pipes: BinaryIO) -> None:
@@ -44,6 +47,7 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 
 def _message(stream: BinaryIO, size: int) -> memoryview:
     """Read a message to where it will stay, so that its first leaf begins where torch would put it."""
+    require_memory(size, "A message between processes")
     start = _exactly(stream, min(size, 8))
     before = 8 + int.from_bytes(start, "little")  # the length of the header, and the header
     room = np.empty(size + ALIGNED, np.uint8)
@@ -60,8 +64,19 @@ def _message(stream: BinaryIO, size: int) -> memoryview:
 
 
 def read(stream: BinaryIO) -> Frame:
-    """Receive a frame; EOFError when the other side is gone."""
+    """Receive a frame; EOFError when the other side is gone, and a sentence where it sends no frames."""
     count, length = struct.unpack("<2Q", _exactly(stream, 16))
+    fits = count <= MESSAGES and length <= HEADER
+    require(fits, f"A frame of {count} messages and a head of {length} bytes cannot be: the other side is foreign.")
     sizes = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
-    head = json.loads(_exactly(stream, length))
+    head = _head(_exactly(stream, length))
     return head, [_message(stream, size) for size in sizes]
+
+
+def _head(text: bytes) -> dict[str, Any]:
+    try:
+        head = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise HansaError(f"The head of a frame cannot be read as JSON: {error}.") from error
+    require(isinstance(head, dict), "The head of a frame must be a JSON object: the other side is foreign.")
+    return dict(head)

@@ -32,8 +32,17 @@ class Processor:
 
     @classmethod
     def read(cls, folder: Path) -> Processor:
-        """Read the settings in an encoder's folder."""
-        settings = _settings(folder)
+        """Read the settings in an encoder's folder, or tell in a sentence why that cannot be done."""
+        try:
+            return cls._from(_settings(folder))
+        except HansaError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            told = f"{type(error).__name__}: {error}"
+            raise HansaError(f"How the encoder in '{folder}' wants images cannot be read ({told}).") from error
+
+    @classmethod
+    def _from(cls, settings: dict[str, Any]) -> Processor:
         shortest, exact, crop = _sizes(settings)
         normalise = settings.get("do_normalize", True)
         return cls(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hansa.errors import HansaError, Problems, did_you_mean
+from hansa.errors import HansaError, Problems, did_you_mean, require
 from hansa.io.registry import CATALOGUE, Piece, find, name_of
 from hansa.io.trust import NOBODY, ImportPath, Trust, imported
 
@@ -141,6 +142,9 @@ def _admitted(value: Any, where: str, reading: _Reading) -> Any:
 def _read_plain(hint: Any, raw: object, where: str, reading: _Reading) -> Any:
     import pydantic  # reading plans needs it, and importing it takes longer than all the rest of this module
 
+    if (odd := _beyond(raw)) is not None:
+        reading.problems.append(f"'{where}' should be a finite number{_LIMITS}. Got {odd!r}.")
+        return None
     try:
         # JSON in strict mode is what a plan means: 1 is a float, a list a tuple, but "1" and true are no numbers.
         return _adapter(hint).validate_json(json.dumps(raw, default=str), strict=True)
@@ -148,6 +152,26 @@ def _read_plain(hint: Any, raw: object, where: str, reading: _Reading) -> Any:
         says = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         reading.problems.append(f"'{where}' should be {says}. Got {raw!r}.")
         return None
+
+
+LARGEST = 2**53  # of whole numbers; every one up to it is also a float, so nothing rounds it on its way
+_LIMITS = ", and a whole one at most 2⁵³ on either side of 0"
+
+
+def require_sane(table: Table, what: str) -> None:
+    """Refuse a table with a number that could not be read back."""
+    odd = _beyond(table)
+    require(odd is None, f"Every number of {what} should be a finite number{_LIMITS}. Got {odd!r}.")
+
+
+def _beyond(raw: object) -> float | None:
+    """Return the first number in a value that is not finite or too large to be meant; None where all are sane."""
+    if isinstance(raw, float) and not math.isfinite(raw):
+        return raw
+    if isinstance(raw, int) and not isinstance(raw, bool) and abs(raw) > LARGEST:
+        return raw
+    inner = raw.values() if isinstance(raw, Mapping) else raw if isinstance(raw, (list, tuple)) else ()
+    return next((odd for one in inner if (odd := _beyond(one)) is not None), None)
 
 
 @functools.cache

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +35,7 @@ _ORDER = {dtype: rank for rank, dtype in enumerate(_DTYPES)}
 
 Buffer = bytes | bytearray | memoryview
 ALIGNED = 64  # bytes: where torch's own tensors begin
+HEADER = 100_000_000  # bytes of a header at most, as in `safetensors`
 
 
 def number(value: float) -> str:
@@ -65,34 +68,92 @@ def _bytes(leaf: Tensor) -> Buffer:
 
 
 def unpack(message: Buffer) -> tuple[Tree, dict[str, float]]:
-    """Read a message's tree and numbers; leaves that lie well in memory that may be written to are not copied."""
+    """Read a message's tree and numbers, as strictly as `safetensors` does: leaves fill the message, and none overlap.
+
+    Leaves that lie well in memory that may be written to are not copied.
+    """
     memory = memoryview(message)
     try:
-        (length,) = struct.unpack_from("<Q", memory)
-        header = json.loads(bytes(memory[8 : 8 + length]))
-        meta = header.pop("__metadata__", {})
-        data = memory[8 + length :]
-        if len(data) != max((entry["data_offsets"][1] for entry in header.values()), default=0):
-            raise ValueError(f"its leaves take another number of bytes than the {len(data)} that are there")
-        tree = {key: _leaf(data, own["dtype"], own["shape"], *own["data_offsets"]) for key, own in header.items()}
-        return tree, _numbers(meta)
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        header, data = _opened(memory)
+        numbers = _numbers(header.pop("__metadata__", {}))
+        _check_spans([entry["data_offsets"] for entry in header.values()], len(data))
+        return {key: _leaf(data, **_entry(entry)) for key, entry in header.items()}, numbers
+    except _WRONG as error:
         raise HansaError(f"A message of {len(memory)} bytes is cut off or foreign: {error}.") from error
+
+
+_WRONG = (struct.error, ValueError, KeyError, TypeError, AttributeError, RuntimeError)  # of headers; decoding's too
+
+
+def _opened(memory: memoryview) -> tuple[dict[str, Any], memoryview]:
+    """Return the header and what follows it; a length that cannot be is refused before anything is made for it."""
+    (length,) = struct.unpack_from("<Q", memory)
+    if length > min(HEADER, len(memory) - 8):
+        raise ValueError(f"its header would take {length} bytes")
+    text = str(memory[8 : 8 + length], "utf-8")
+    if not text.startswith("{"):
+        raise ValueError("its header is no JSON object")
+    found = json.loads(
+        text, object_pairs_hook=_object, parse_int=_count, parse_float=_no_number, parse_constant=_no_number
+    )
+    return found, memory[8 + length :]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object whose names are text, each of them once."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("its header names something twice")
+    for name in found:
+        name.encode()  # half of a surrogate pair is no text
+    return found
+
+
+def _count(text: str) -> int:
+    """Return a whole number ≥ 0, the only ones a header has."""
+    return int(text) if text[0] != "-" else int(_no_number(text))
+
+
+def _no_number(text: str) -> str:
+    raise ValueError(f"its header has the number {text[:20]}")
+
+
+def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a header says of one leaf: its type, its shape, and where it lies."""
+    known = entry.keys() == {"dtype", "shape", "data_offsets"} and entry["dtype"] in _NAMES
+    if not known or {type(number) for number in (*entry["shape"], *entry["data_offsets"])} != {int}:
+        raise ValueError(f"a leaf is described by {dict(entry)}"[:200])
+    return {"dtype": _NAMES[entry["dtype"]], "shape": entry["shape"], "span": entry["data_offsets"]}
+
+
+def _check_spans(spans: list[list[int]], size: int) -> None:
+    """Require that leaves fill a message from its first byte to its last, one after the other."""
+    end = 0
+    for first, then in sorted(spans):
+        if first != end or then < first:
+            raise ValueError(f"a leaf begins at byte {first} where the one before it ends at {end}")
+        end = then
+    if end != size:
+        raise ValueError(f"its leaves take {end} bytes, and {size} are there")
 
 
 def _numbers(meta: Mapping[str, str]) -> dict[str, float]:
     """Read the numbers beside a tree; other writers put words there, which are ignored."""
     found = {}
     for key, text in meta.items():
+        if not isinstance(text, str):
+            raise ValueError(f"its metadata '{key}' is no text")  # noqa: TRY004, of a message, not of a call
+        text.encode()
         with suppress(ValueError, struct.error):
             found[key] = parse_number(text)
     return found
 
 
-def _leaf(data: memoryview, name: str, shape: list[int], first: int, end: int) -> Tensor:
+def _leaf(data: memoryview, dtype: torch.dtype, shape: list[int], span: tuple[int, int]) -> Tensor:
     """Read a leaf in a message's memory, or copy it where torch would put it: products round by where numbers lie."""
-    dtype, count = _NAMES[name], torch.Size(shape).numel()
-    if first < 0 or count * dtype.itemsize != end - first:
+    first, end = span
+    count, room = math.prod(shape), math.prod(max(length, 1) for length in shape)
+    if count * dtype.itemsize != end - first or room * dtype.itemsize >= 2**63:
         raise ValueError(f"a leaf of shape {shape} does not take {end - first} bytes")
     if not count:
         return torch.empty(shape, dtype=dtype)

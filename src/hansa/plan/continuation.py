@@ -15,6 +15,7 @@ from hansa.plan.schema import Plan, Start
 from hansa.results.reader import Run
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.phase_run import PhaseRun, restore
+from hansa.task import task_from_table
 
 
 def origin_of(start: Start, experiment: Experiment, trust: Trust) -> PhaseRun:
@@ -54,15 +55,15 @@ def _compare(run: Run, plan: Plan, experiment: Experiment) -> None:
     task = experiment.task
     where = f"The run '{run.path}' cannot be continued"
     require(plan.model == task.model, f"{where}: its model is {plan.model}, and this plan's is {task.model}.")
-    same = target_from_table(run.data["target"]) == experiment.federation.target
+    same = target_from_table(run.recorded("target")) == experiment.federation.target
     require(same, f"{where}: its classes or targets are not those of this plan's data.")
-    shape = tuple(run.data["task"]["input_shape"])
+    shape = task_from_table(run.recorded("task")).input_shape
     require(shape == task.input_shape, f"{where}: its samples have shape {shape}, these have {task.input_shape}.")
 
 
 def _same_clients(run: Run, experiment: Experiment) -> None:
     """Require the same clients: a personal model can only be carried over by the client that has it."""
-    strangers = sorted(set(experiment.federation.clients) - set(run.data["clients"]))
+    strangers = sorted(set(experiment.federation.clients) - set(run.recorded("clients")))
     require(
         not strangers,
         f"The run '{run.path}' has a model for each of its clients, and {len(strangers)} clients of this plan are not "

@@ -10,8 +10,9 @@ from typing import Any
 
 import tomli_w
 
+from hansa.data.sources.files import is_there
 from hansa.errors import HansaError, Problems, did_you_mean
-from hansa.io.codec import from_table, json_schema, to_table
+from hansa.io.codec import from_table, json_schema, require_sane, to_table
 from hansa.io.trust import Trust, TrustLike
 from hansa.plan.rates import with_default_rates
 from hansa.plan.schema import FORMAT, Plan
@@ -34,7 +35,7 @@ def read_plan(source: str | Path, changes: Iterable[str] = (), *, trust: TrustLi
     text, folder = _text(source)
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise HansaError(f"The plan '{source}' is not valid TOML: {error}.") from error
     expand(table)
     for change in changes:
@@ -71,8 +72,8 @@ def plan_schema() -> dict[str, Any]:
 
 def _text(source: str | Path) -> tuple[str, Path]:
     path = Path(source)
-    if path.is_file():
-        return path.read_text(encoding="utf-8"), path.resolve().parent
+    if (found := _file_text(path)) is not None:
+        return found, path.resolve().parent
     known = shipped()
     if str(source) in known:
         return known[str(source)], Path.cwd()
@@ -81,24 +82,42 @@ def _text(source: str | Path) -> tuple[str, Path]:
     )
 
 
+def _file_text(path: Path) -> str | None:
+    """Return the text of a plan file; None where there is none."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+    except UnicodeDecodeError as error:
+        raise HansaError(f"The plan '{path}' is not UTF-8 (byte {error.start}); save it as UTF-8 text.") from error
+    except OSError as error:
+        raise HansaError(f"The plan '{path}' cannot be read: {error.strerror}.") from error
+
+
 def _anchor(table: dict[str, Any], folder: Path) -> None:
     """Make the paths of a plan independent of where it is run."""
     data = table.get("data")
     source, features = (data.get("source"), data.get("features")) if isinstance(data, dict) else (None, None)
     if isinstance(source, dict):
         for key in ("path", "clients_from"):
-            if isinstance(source.get(key), str):
-                source[key] = str(folder / Path(source[key]).expanduser())
-            elif isinstance(source.get(key), list):
-                source[key] = [str(folder / Path(path).expanduser()) for path in source[key]]
-    if isinstance(start := table.get("start"), dict) and isinstance(start.get("run"), str):
-        start["run"] = str(folder / Path(start["run"]).expanduser())
+            if isinstance(source.get(key), list):
+                source[key] = [_placed(path, folder) for path in source[key]]
+            elif key in source:
+                source[key] = _placed(source[key], folder)
+    if isinstance(start := table.get("start"), dict) and "run" in start:
+        start["run"] = _placed(start["run"], folder)
     for phase in table["phases"] if isinstance(table.get("phases"), list) else ():
         algorithm = phase.get("algorithm") if isinstance(phase, dict) else None
         if isinstance(algorithm, dict) and algorithm.get("name") == "checkpoint" and "path" in algorithm:
-            algorithm["path"] = str(folder / Path(str(algorithm["path"])).expanduser())
-    if isinstance(features, dict) and isinstance(features.get("path"), str) and (folder / features["path"]).exists():
+            algorithm["path"] = _placed(algorithm["path"], folder)
+    if isinstance(features, dict) and isinstance(features.get("path"), str) and is_there(folder / features["path"]):
         features["path"] = str(folder / features["path"])  # otherwise a hub id or an import path
+
+
+def _placed(path: Any, folder: Path) -> Any:
+    """Return a path from where a plan lies; what is no path is left to whoever checks settings."""
+    try:
+        return str(folder / Path(path).expanduser()) if isinstance(path, str) else path
+    except RuntimeError:  # a home folder that is not known here
+        return path
 
 
 def apply_change(table: dict[str, Any], change: str) -> None:
@@ -147,4 +166,6 @@ def _value(text: str) -> Any:
 
 def write_plan(plan: Plan) -> str:
     """Return the resolved plan as TOML: every setting, also those left at their defaults."""
-    return tomli_w.dumps(to_table(plan), multiline_strings=True)
+    table = to_table(plan)
+    require_sane(table, "a plan")
+    return tomli_w.dumps(table, multiline_strings=True)

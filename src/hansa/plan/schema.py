@@ -24,6 +24,7 @@ from hansa.running.experiment import Phase
 from hansa.task import Model
 
 FORMAT = 1  # of plan files; a file of a newer format is refused
+MOST_ROUNDS = 10**9  # of a phase: at a millisecond each, eleven days
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class PhasePlan:
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"The 'rounds' of a phase must be a whole number ≥ 1. Got {self.rounds}.")
+        few = self.rounds <= MOST_ROUNDS
+        require(few, f"The 'rounds' of a phase must be at most {MOST_ROUNDS:,}. Got {self.rounds}.")
         good = self.evaluate_every >= 1
         require(good, f"The 'evaluate_every' of a phase must be a whole number ≥ 1. Got {self.evaluate_every}.")
         require(0 <= self.minimum <= 1, f"The 'minimum' of a phase must lie in [0, 1]. Got {self.minimum}.")

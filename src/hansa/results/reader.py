@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +62,7 @@ class Run:
         """The resolved plan."""
         try:
             return tomllib.loads(self.plan_text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise HansaError(f"The plan '{self.path / 'plan.toml'}' is not valid TOML: {error}.") from error
 
     @cached_property
@@ -73,6 +74,13 @@ class Run:
     def data(self) -> Record:
         """The division of the data: clients, classes, counts and heterogeneity."""
         return self._json("data.json")
+
+    def recorded(self, key: str) -> Any:
+        """Return an entry of `data.json` that every run has."""
+        path = self.path / "data.json"
+        there = key in self.data and (key != "clients" or good_names(self.data[key]))
+        require(there, f"The file '{path}' is damaged: it has no sound '{key}'. Restore it or run again.")
+        return self.data[key]
 
     @cached_property
     def summary(self) -> Record:
@@ -108,7 +116,7 @@ class Run:
     def seed(self) -> int | None:
         """The seed all its draws came from."""
         seed = self.plan.get("seed", self.environment.get("seed"))
-        return None if seed is None else int(seed)
+        return seed if isinstance(seed, int) else None
 
     @property
     def status(self) -> str:
@@ -129,7 +137,7 @@ class Run:
             return {}
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise HansaError(f"The file '{path}' is damaged: {error}. Remove it or run again.") from error
         require(isinstance(content, dict), f"The file '{path}' is damaged: it holds no JSON object.")
         return dict(content)
@@ -155,12 +163,47 @@ def _records(path: Path) -> Iterable[Record]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-            require(record.keys() >= {"phase", "round"}, "")
+            require(record.keys() >= {"phase", "round"} and sound(record), "")
         except (ValueError, AttributeError) as error:
             if number == len(lines):
                 return
             raise HansaError(f"Line {number} of '{path}' is damaged. Remove that line or run again.") from error
         yield record
+
+
+COUNTS = ("phase", "round", "rounds", "evaluated", "deployed", "bytes_up", "bytes_down")
+NUMBERS = ("flops", "seconds")
+TABLES = ("before", "metrics")
+
+
+def good_names(names: object) -> bool:
+    """Tell whether it is a list of names, with one at least."""
+    return isinstance(names, list) and len(names) > 0 and all(isinstance(name, str) for name in names)
+
+
+def sound(record: Record) -> bool:
+    """Tell whether what a record says is of the kinds that a run writes: counts, numbers and tables of numbers."""
+    counts = all(record.get(key) is None or type(record[key]) is int for key in COUNTS)
+    numbers = all(type(record.get(key, 0)) in (int, float) for key in NUMBERS)
+    tables = [record.get(key, {}) for key in TABLES]
+    return counts and numbers and all(isinstance(one, dict) and all(map(_measured, one.values())) for one in tables)
+
+
+def _measured(value: object) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+@contextmanager
+def reading(runs: Sequence[Run]) -> Iterator[None]:
+    """Turn what damaged files make a reader stumble over into a sentence that names the folders."""
+    try:
+        yield
+    except HansaError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        names = ", ".join(f"'{run.path}'" for run in runs)
+        says = f"A file of {names} is damaged, or written by another version ({type(error).__name__}: {error})"
+        raise HansaError(f"{says}. Restore it or run again.") from error
 
 
 @dataclass(frozen=True)
@@ -212,7 +255,10 @@ def phases(run: Run) -> list[Row]:
         grouped.setdefault(record["phase"], []).append(record)
     if grouped or run.status != "finished":
         return [_row(run.name, phase_summary(records)) for records in grouped.values()]
-    return [_row(run.name, phase) for phase in run.summary.get("phases", ())]
+    told = run.summary.get("phases", [])
+    good = isinstance(told, list) and all(isinstance(one, dict) and "name" in one and sound(one) for one in told)
+    require(good, f"The phases in '{run.path / 'summary.json'}' are damaged. Remove the file or run again.")
+    return [_row(run.name, phase) for phase in told]
 
 
 def total(rows: Sequence[Row]) -> Row:

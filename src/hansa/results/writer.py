@@ -18,13 +18,14 @@ import torch
 
 from hansa import __version__
 from hansa.data.federation import Federation
-from hansa.errors import HansaError
+from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.io.codec import to_table
 from hansa.io.files import replacing, write_whole
 from hansa.io.store import DiskStore, Store, checkpoint_of
 from hansa.metrics.suite import Suite
 from hansa.results.columns import recorded
+from hansa.results.reader import Run
 from hansa.results.summary import client_tables, phase_summary, phase_tables
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import Record
@@ -102,7 +103,7 @@ class RunFolder:
         }
         path = self.path / "data.json"
         if path.exists():
-            before = json.loads(path.read_text(encoding="utf-8"))
+            before = Run(self.path).data
             exact = data.keys() & {"clients", "target", "counts", "sizes", "task"}  # no sums of floats
             if any(before.get(key) != data[key] for key in exact):
                 raise HansaError(
@@ -136,7 +137,8 @@ class RunFolder:
     def record_engine(self) -> None:
         """Write into `env.json` how every phase was carried out: what was settled before, and what was really done."""
         path, phases = self.path / "env.json", self._by_phase()
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = dict(Run(self.path).environment)
+        require(isinstance(told.get("engine"), dict), f"The file '{path}' is damaged: it tells no engine. Restore it.")
         told["engine"]["phases"] = [_carried_out(rounds) for rounds in phases]
         write_whole(path, json.dumps(told, indent=1))
 

@@ -158,8 +158,13 @@ def _check_tree(tree: Tree, num_classes: int) -> None:
         f"Packed ridge statistics need gram, moment (a matrix), classes and counts. Got {shapes}.",
     )
     dimension, classes = shapes["moment"]
-    expected = {key: tuple(leaf.shape) for key, leaf in sorted(blank(dimension, classes, torch.float32).items())}
+    upper = dimension * (dimension + 1) // 2
+    expected = {"classes": (classes,), "counts": (classes,), "gram": (upper,), "moment": (dimension, classes)}
     require(shapes == expected, f"Packed ridge statistics are misshapen: expected {expected}. Got {shapes}.")
+    types = {key: leaf.dtype for key, leaf in sorted(tree.items())}
+    real = all(leaf.is_floating_point() or key == "classes" for key, leaf in tree.items())
+    good = real and types["classes"] in (torch.int32, torch.int64)
+    require(good, f"Packed ridge statistics must be floats, and classes whole numbers. Got {types}.")
     check_finite(tree)
     ids = tree["classes"].long()
     within = bool(((ids >= 0) & (ids < num_classes)).all()) and len(torch.unique(ids)) == len(ids)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 
 from hansa.data.dataset import Array
 from hansa.data.sources.columns import encode
-from hansa.errors import HansaError, did_you_mean
+from hansa.errors import HansaError, did_you_mean, require
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class Encoding:
     missing: tuple[float, ...]
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        counts = {len(getattr(self, one.name)) for one in fields(self)}
+        require(len(counts) == 1 and min(counts) > 0, "An encoding must have one entry of each kind for every input.")
+        require(min(self.deviation) > 0, f"The 'deviation' of an encoding must be > 0. Got {min(self.deviation)}.")
 
     def apply(self, values: Array) -> Array:
         """Fill and scale the numbers."""

@@ -10,12 +10,28 @@ from hansa.errors import HansaError, did_you_mean, require
 
 def existing(path: str, what: str) -> Path:
     """Return the path, or refuse a missing one with the closest name beside it."""
-    found = Path(path).expanduser()
-    if not found.exists():
+    found = expanded(path, what)
+    if not is_there(found):
         beside = [entry.name for entry in found.parent.iterdir()] if found.parent.is_dir() else []
         hint = did_you_mean(found.name, beside)
         raise HansaError(f"The {what} '{path}' does not exist.{hint if '?' in hint else ''}")
     return found
+
+
+def expanded(path: str, what: str) -> Path:
+    """Return the path with `~` as the home folder it stands for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise HansaError(f"The {what} '{path}' lies in a home folder that is not known here: {error}.") from error
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether a path leads to something, whatever its name is."""
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, or a folder that may not be looked into
+        return False
 
 
 def existing_file(path: str, what: str) -> Path:

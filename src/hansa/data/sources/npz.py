@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +16,7 @@ from hansa.data.pictures import stack
 from hansa.data.sources.files import existing_file
 from hansa.data.targets import KINDS, Classes, Kind
 from hansa.errors import HansaError, did_you_mean, require
+from hansa.io.npy import open_npz, read_member
 
 CLIENT_ARRAYS = ("client", "writer", "subject", "user")
 
@@ -27,34 +26,20 @@ class Archive(Mapping[str, Array]):
 
     def __init__(self, path: str):
         self.path = path
-        file = existing_file(path, "npz file")
-        try:
-            opened = np.load(file, allow_pickle=False)
-        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-            raise HansaError(f"'{path}' is not a readable .npz archive; write it with numpy.savez.") from error
-        if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise HansaError(f"'{path}' holds a single array; write an archive of named arrays with numpy.savez.")
-        self._opened = opened
+        self._opened = open_npz(existing_file(path, "npz file"))
+        names = [name.removesuffix(".npy") for name in self._opened.namelist() if name.endswith(".npy")]
+        self._names = dict.fromkeys(names)
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self._opened.files:
+        if name not in self._names:
             raise KeyError(name)
-        try:
-            array: Array = self._opened[name]
-        except ValueError as error:
-            raise HansaError(
-                f"The array '{name}' of '{self.path}' holds Python objects, which are never unpickled; "
-                "save numbers or text of a fixed type."
-            ) from error
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-            raise HansaError(f"The array '{name}' of '{self.path}' is damaged; write the file again.") from error
-        return array
+        return read_member(self._opened, name, f"The array '{name}' of '{self.path}'")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._opened.files)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._opened.files)
+        return len(self._names)
 
     def first(self, *names: str) -> Array | None:
         """Return the first of these arrays that is there."""
@@ -95,10 +80,10 @@ class Npz:
         names = Archive(self.clients_from) if self.clients_from is not None else archive
         client, client_test = self._clients(names)
         x, y = self._inputs(archive), archive.need("y", "y_train")
-        domain, classes = self._domains(archive), archive.first("classes")
+        domain, classes = self._domains(archive), self._class_names(archive)
         mask = archive.first("is_test")
         if mask is not None:
-            return self._masked(x, y, mask.astype(bool), client, domain, classes)
+            return self._masked(x, y, self._flags(mask), client, domain, classes)
         return dataset_from_arrays(
             x,
             y,
@@ -107,7 +92,7 @@ class Npz:
             archive.first("y_test"),
             client_test,
             domain,
-            None if classes is None else [str(name) for name in classes],
+            classes,
             tokens=self.tokens,
             target=self.target,
         )
@@ -116,9 +101,10 @@ class Npz:
         if "blob" not in archive or "offsets" not in archive:
             return archive.need("x", "x_train")
         blob, bounds = archive["blob"], archive["offsets"]
-        require(
-            bounds.ndim == 1 and len(bounds) > 1, f"The 'offsets' of '{self.path}' must be n + 1 positions in 'blob'."
-        )
+        good = bounds.ndim == 1 and len(bounds) > 1 and bounds.dtype.kind in "iu" and blob.ndim == 1
+        good = good and int(bounds[0]) >= 0 and bool((bounds[1:] >= bounds[:-1]).all()) and int(bounds[-1]) <= len(blob)
+        says = f"The 'offsets' of '{self.path}' must be n + 1 whole numbers, rising positions in the bytes of 'blob'"
+        require(good, f"{says}. Got {bounds.dtype} of shape {bounds.shape}.")
         packed = [blob[start:end].tobytes() for start, end in itertools.pairwise(bounds)]
         return stack(packed, self.size, f"'{self.path}'")
 
@@ -136,18 +122,40 @@ class Npz:
         name = self.domain or "domain"
         codes = archive.first(name, f"{name}_train") if self.domain is None else archive.need(name, f"{name}_train")
         titles = archive.first("domains") if self.domain is None else None
-        return codes if codes is None or titles is None else titles[codes]
+        return codes if codes is None or titles is None else self._titled(codes, titles)
+
+    def _titled(self, codes: Array, titles: Array) -> Array:
+        """Return the names behind domain numbers."""
+        good = codes.ndim == titles.ndim == 1 and codes.dtype.kind in "iu" and len(codes) > 0
+        good = good and int(codes.min()) >= 0 and int(codes.max()) < len(titles)
+        says = f"The array 'domain' of '{self.path}' must hold places in its array 'domains' for every sample"
+        require(good, f"{says}. Got {codes.dtype} of shape {codes.shape} for domains of shape {titles.shape}.")
+        named: Array = titles[codes]
+        return named
+
+    def _flags(self, mask: Array) -> Array:
+        good = mask.ndim == 1 and mask.dtype.kind in "biu"
+        says = f"The mask 'is_test' of '{self.path}' must be a truth value for every sample"
+        require(good, f"{says}. Got {mask.dtype} of shape {mask.shape}.")
+        return mask.astype(bool)
+
+    def _class_names(self, archive: Archive) -> list[str] | None:
+        names = archive.first("classes")
+        if names is None:
+            return None
+        says = f"The array 'classes' of '{self.path}' must be a list of names"
+        require(names.ndim == 1, f"{says}. Got an array of shape {names.shape}.")
+        return [str(name) for name in names]
 
     def _masked(
-        self, x: Array, y: Array, test: Array, client: Array | None, domain: Array | None, classes: Array | None
+        self, x: Array, y: Array, test: Array, client: Array | None, domain: Array | None, names: list[str] | None
     ) -> Dataset:
         """Split one array of all samples by a mask of those for testing."""
         for name, values in (("x", x), ("y", y), ("client", client), ("domain", domain)):
             require(
-                values is None or len(values) == len(test),
+                values is None or np.shape(values)[:1] == test.shape,
                 f"The mask 'is_test' of '{self.path}' has {len(test)} entries, its array '{name}' does not.",
             )
-        names = None if classes is None else [str(name) for name in classes]
         every = dataset_from_arrays(
             x, y, client, domain=domain, class_names=names, tokens=self.tokens, target=self.target
         )

@@ -193,13 +193,15 @@ class Csv(TableSource):
         convert = csv.ConvertOptions()
         options = csv.ConvertOptions(null_values=[*convert.null_values, *self.na], strings_can_be_null=True)
         try:
-            return csv.read_csv(
+            table = csv.read_csv(
                 file,
                 csv.ReadOptions(column_names=list(self.columns) or None),
                 csv.ParseOptions(delimiter=self.delimiter),
                 options,
             )
-        except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
+            table.column_names  # noqa: B018, names that are not UTF-8 are noticed only here
+            return table
+        except (pa.ArrowException, UnicodeDecodeError, OSError, ValueError) as error:
             raise HansaError(f"The file '{file}' cannot be read as a CSV table: {_sentence(error)}") from error
 
 
@@ -214,8 +216,10 @@ class Parquet(TableSource):
         from pyarrow import parquet
 
         try:
-            return parquet.read_table(file)
-        except (pa.ArrowInvalid, OSError) as error:
+            table = parquet.read_table(file)
+            table.validate(full=True)  # numbers of a damaged file may point outside of it
+            return table
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise HansaError(f"The file '{file}' cannot be read as a Parquet table: {_sentence(error)}") from error
 
 
@@ -265,6 +269,7 @@ def _require_column(table: Any, column: str, setting: str, file: Path) -> None:
 
 def _values(table: Any, column: str, what: str, place: _Place) -> Array:
     """Return a column of labels or names, whole numbers from 0 on or else text; every row must have one."""
+    _require_plain(table.column(column).type, column, what, place)
     values = table.column(column).to_pylist()
     for row, value in enumerate(values):
         if value is None or value != value:
@@ -276,6 +281,16 @@ def _values(table: Any, column: str, what: str, place: _Place) -> Array:
         values = [int(value) for value in values]
         return np.asarray(values) if min(values) >= 0 else np.asarray(values).astype(str)
     return np.asarray([str(value) for value in values])
+
+
+def _require_plain(kind: Any, column: str, what: str, place: _Place) -> None:
+    """Refuse a column whose values are neither numbers, truth values, dates nor text."""
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    odd = pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    says = f"The {what} column '{column}' of {place.files} is of type {kind}, which is neither number nor text"
+    require(not odd, f"{says}; name another column.")
 
 
 def _is_numeric(kind: Any) -> bool:

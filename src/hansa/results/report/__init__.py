@@ -8,7 +8,7 @@ from typing import Any
 
 from hansa.errors import require
 from hansa.io.files import write_whole
-from hansa.results.reader import Run
+from hansa.results.reader import Run, reading
 
 __all__ = ["build", "build_split_page"]
 
@@ -18,7 +18,10 @@ def build(runs: Sequence[str | Path], out: str | Path) -> Path:
     from hansa.results.report.page import page
 
     require(len(runs) > 0, "A report needs at least one run folder. Got none.")
-    return _write(page([Run.open(path) for path in runs]), Path(out))
+    opened = [Run.open(path) for path in runs]
+    with reading(opened):
+        content = page(opened)
+    return _write(content, Path(out))
 
 
 def build_split_page(name: str, data: Mapping[str, Any], out: str | Path) -> Path:
