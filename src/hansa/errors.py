@@ -18,6 +18,10 @@ class StoreFault(HansaError):
     """A fault of the run's own store: never a client's, so it always stops the run."""
 
 
+class DamagedStore(StoreFault):
+    """A store that is not as it was left: cut off, changed, foreign, or of another format."""
+
+
 class Problems(HansaError):
     """All that is wrong with one input, told at once."""
 
