@@ -55,7 +55,7 @@ class FeatureCache:
             with self._writable():
                 self.folder.mkdir(parents=True, exist_ok=True)
                 held.enter_context(exclusive(held.enter_context((self.folder / "lock").open("ab"))))
-                for left_over in self.folder.glob(".*.part"):  # by a process that was killed while writing
+                for left_over in self.folder.glob("*.part"):  # by a process that was killed while writing
                     left_over.unlink(missing_ok=True)
             yield
 
