@@ -132,7 +132,7 @@ def accepted(run: Path, expected: tuple[object, ...]) -> str:
 
 def foreign(folder: Path, stopped: Path, expected: tuple[object, ...]) -> str:
     """The checkpoint and journal of another seed lie in the run's folder."""
-    runs.begin(folder / "other", replace(runs.plan(), seed=4), stop_after=7)
+    runs.begin(folder / "other", replace(runs.plan(), seed=4), stop_after=8)
     run = runs.copied(stopped, folder / "foreign")
     runs.copied(folder / "other" / "checkpoint", run / "checkpoint")
     (run / "rounds.jsonl").write_bytes((folder / "other" / "rounds.jsonl").read_bytes())
@@ -147,12 +147,12 @@ def main(cases: int, seed: int) -> int:
         folder = Path(name)
         runs.begin(folder / "whole", runs.plan())
         expected = runs.outcome(folder / "whole")
-        for after in (3, 7):  # in the middle of the second phase and of the third
+        for after in (5, 8):  # in the middle of the second phase and of the third
             runs.begin(folder / f"stopped{after}", runs.plan(), stop_after=after)
-        counts[foreign(folder, folder / "stopped7", expected)] += 1
+        counts[foreign(folder, folder / "stopped8", expected)] += 1
         for case in range(cases - 1):
             damage = DAMAGES[case % len(DAMAGES)]
-            run = runs.copied(folder / f"stopped{rng.choice((3, 7))}", folder / "damaged")
+            run = runs.copied(folder / f"stopped{rng.choice((5, 8))}", folder / "damaged")
             damage(run, rng)
             ended = accepted(run, expected)
             counts[ended] += 1

@@ -33,9 +33,8 @@ def test_a_damaged_state_stops_the_run_and_is_never_a_clients_failure(engine: st
     runs.every_round_commits()
     runs.begin(tmp_path / "run", runs.plan(engine), stop_after=4)
     database = sqlite3.connect(checkpoint_of(tmp_path / "run"), isolation_level=None)
-    database.execute(
-        "UPDATE trees SET tree = zeroblob(length(tree)) WHERE name = '1/client'"
-    )  # digests are as they were
+    zeros = "UPDATE trees SET tree = zeroblob(length(tree)) WHERE name = '1/client'"
+    database.execute(zeros)  # with the digests as they were
     database.close()
     with pytest.raises(DamagedStore, match="does not match its checksum"):
         hansa.resume(tmp_path / "run", data=runs.data())
@@ -50,7 +49,7 @@ def test_a_run_that_ends_at_any_file_operation_is_resumed_to_the_same_bits(capsy
 
 @forks
 def test_a_run_killed_again_and_again_ends_with_the_same_bits_on_every_engine() -> None:
-    assert kills.main(cases=6, seed=11) == 0
+    assert kills.main(cases=3, seed=11) == 0
 
 
 def test_the_campaign_of_damage_notices_a_checkpoint_that_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,5 @@ def _digest(blob: bytes) -> bytes:
 
 def _mark(name: str, client: str, digest: bytes) -> int:
     """Return a number for a row, in which its name, its client and its digest have their part."""
-    told = hashlib.blake2b(f"{len(name)},{len(client)},{name}{client}".encode(), digest_size=16)
-    told.update(digest)
-    return int.from_bytes(told.digest(), "big")
+    told = f"{len(name)},{len(client)},{name}{client}".encode() + digest
+    return int.from_bytes(_digest(told), "big")
