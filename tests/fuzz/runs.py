@@ -120,12 +120,17 @@ def _code(work: Callable[[], object]) -> int:
     try:
         work()
     except HansaError as error:
-        print(f"hansa: {error}", file=sys.stderr)
+        _tell(f"hansa: {error}")
         return 2
     except BaseException:
-        traceback.print_exc()
+        _tell(traceback.format_exc())
         return 1
     return 0
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # where the disk is full, so may be the file that messages go to
+        print(text, file=sys.stderr, flush=True)
 
 
 def copied(folder: Path, to: Path) -> Path:
