@@ -100,6 +100,13 @@ def test_the_refusal_of_a_used_folder_does_not_say_that_all_is_kept(
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("out", ["x" * 300, "nul\0"])
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, out: str) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    with pytest.raises(HansaError, match=r"cannot be made: .*Choose another with --out"):
+        hansa.run(tmp_path / "plan.toml", out=tmp_path / out, data=samples())
+
+
 def test_a_folder_with_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
     hansa.run(tmp_path / "plan.toml", out=tmp_path / "run", data=samples())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -189,6 +190,21 @@ def test_another_version_is_refused_or_accepted_and_recorded(stopped: Path, monk
     assert resumed(stopped, accept=["code"]).status == "finished"
     (recorded,) = json.loads((stopped / "env.json").read_text())["accepted"]
     assert list(recorded["changes"]) == ["code"]
+
+
+def test_code_of_ones_own_is_known_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hansa.plan.identity import changes, code_facts
+
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from hansa.algorithms.fedavg import FedAvg as Mine\n"
+    (tmp_path / "own_rule.py").write_text(code)
+    importlib.invalidate_caches()
+    importlib.import_module("own_rule")
+    plan = read_plan("digits-fedavg", ["model={name='module', path='own_rule:Mine'}"])
+    before = code_facts(plan)
+    (tmp_path / "own_rule.py").write_text(code + "# another line\n")
+    (told,) = changes(before, code_facts(plan))
+    assert told.startswith("the source of own_rule.py was")
 
 
 def test_a_kind_of_change_that_does_not_exist_is_told(stopped: Path) -> None:

@@ -10,7 +10,6 @@ import json
 import platform
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def code_facts(plan: Plan) -> Facts:
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
-    own = sorted(set(_own_files(plan)))
+    own = sorted(set(_own_files(plan_facts(plan))))
     return facts | {f"the source of {file.name}": digest_sources([file], file.parent) for file in own}
 
 
@@ -66,18 +65,14 @@ def data_facts(federation: Federation) -> Facts:
     return {"the digest of names, inputs, labels and splits": federation.digest}
 
 
-def _own_files(value: object) -> Iterator[Path]:
-    """Yield the files in which the pieces of a plan are defined, where these are not ours."""
-    if isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _own_files(part)
-    elif is_dataclass(value) and not isinstance(value, type):
-        module = sys.modules.get(type(value).__module__)
-        file = getattr(module, "__file__", None)
-        if file is not None and not type(value).__module__.startswith("hansa."):
-            yield Path(file)
-        for field in fields(value):
-            yield from _own_files(getattr(value, field.name))
+def _own_files(settings: Facts) -> Iterator[Path]:
+    """Yield the files that a plan's import paths lead to, which are not ours."""
+    for value in settings.values():
+        for text in value if isinstance(value, list) else [value]:
+            name, colon, _ = text.partition(":") if isinstance(text, str) else ("", "", "")
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if colon and file is not None:
+                yield Path(file)
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -61,7 +61,6 @@ class RunFolder:
 
         The folder is taken while the store that this returns is open: of many runs that want it, one gets it.
         """
-        self._must_be_new()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
@@ -69,6 +68,7 @@ class RunFolder:
             raise HansaError(
                 f"The run folder '{self.path}' cannot be made: {why}. Choose another with --out."
             ) from error
+        self._must_be_new()
         store = self.open_store()
         try:
             self._must_be_new()  # another run may have come and gone meanwhile
