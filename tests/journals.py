@@ -11,12 +11,14 @@ class ListJournal:
     def __init__(self) -> None:
         self.records: list[Record] = []
 
-    def write(self, record: Record) -> int:
+    def write(self, record: Record) -> None:
         self.records.append(record)
-        return len(self.records)
 
-    def rewind(self, length: int) -> None:
-        del self.records[length:]
+    def settle(self) -> Record:
+        return {"journal": len(self.records)}
+
+    def rewind(self, progress: Record) -> None:
+        del self.records[progress["journal"] :]
 
     def told(self) -> list[Record]:
         """Everything but how and how fast it was carried out, which no two engines share."""

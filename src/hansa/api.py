@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from hansa.errors import Diverged, HansaError
+from hansa.errors import DamagedStore, Diverged, HansaError, require
 from hansa.io.codec import import_paths, piece_to_table, to_table
-from hansa.io.store import Store, fingerprint
+from hansa.io.store import DiskStore, Store, checkpoint_of, fingerprint
 from hansa.io.trust import TrustLike
 from hansa.plan.assemble import Assembled, Data, Progress, assemble
 from hansa.plan.files import read_plan, write_plan
+from hansa.plan.identity import changed, check_kinds, code_facts, data_facts, plan_facts
+from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
 from hansa.results.reader import Run
 from hansa.results.tracking import Tracking
 from hansa.results.writer import RunFolder, Watcher
 from hansa.running.experiment import Experiment
-from hansa.running.loop import Record, run_phases
-from hansa.running.phase_run import PhaseRun
+from hansa.running.loop import BEGINNING, Record, run_phases
+from hansa.running.phase_run import PhaseRun, reached
 from hansa.tree import equal
 
 
@@ -50,15 +52,24 @@ def run(
     plan = plan if isinstance(plan, Plan) else read_plan(plan, changes, trust=trust)
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
-    assembled = assemble(plan, data, progress, trust=trust)
-    own, engine = sorted(set(import_paths(plan))), piece_to_table("engine", plan.engine)
-    folder = RunFolder.create(path, write_plan(plan), plan.seed, engine, trusted=own)
-    return _finish(plan, folder, assembled, watchers)
+    assembled, folder = assemble(plan, data, progress, trust=trust), RunFolder(path)
+    with closing(folder.claim()) as store:
+        facts = {
+            "plan": plan_facts(plan),
+            "code": code_facts(plan),
+            "data": data_facts(assembled.experiment.federation),
+        }
+        store.commit({**BEGINNING, "facts": facts})
+        own, engine = sorted(set(import_paths(plan))), piece_to_table("engine", plan.engine)
+        folder.begin(write_plan(plan), plan.seed, engine, trusted=own)
+        folder.write_data(assembled.experiment, changed=True)
+        return _finish(plan, folder, store, assembled, watchers)
 
 
 def resume(
     path: str | Path,
     *,
+    accept: Collection[str] = (),
     data: Data = None,
     watchers: Sequence[Watcher] = (),
     progress: Progress | None = None,
@@ -66,23 +77,58 @@ def resume(
 ) -> Run:
     """Continue a run where its last checkpoint stands; the result equals an uninterrupted run's, bit for bit.
 
-    The folder may come from somebody else, so code of one's own that its plan names needs `trust` again.
+    Where the plan, the code or the data is not what the run began with, it is refused, unless `accept` names that kind
+    of change, which is then recorded in `env.json`.  The folder may come from somebody else, so code of one's own that
+    its plan names needs `trust` again.
     """
+    check_kinds(accept)
     done = Run.open(path)
-    if done.summary.get("status") == "finished":
+    plan, folder = read_plan(done.path / "plan.toml", trust=trust), RunFolder(done.path)
+    if done.status == "finished" and _ended(plan, done.path):
         return done
-    plan = read_plan(done.path / "plan.toml", trust=trust)
-    return _finish(plan, RunFolder(done.path), assemble(plan, data, progress, trust=trust), watchers)
+    with closing(folder.open_store()) as store:
+        known = store.progress()
+        require(known is not None, f"The checkpoint of '{path}' is gone: run the plan again in another folder.")
+        assert known is not None
+        folder.rewind(known)  # before anybody reads the journal
+        assembled = _unchanged(plan, folder, store, known, accept, lambda: assemble(plan, data, progress, trust=trust))
+        return _finish(plan, folder, store, assembled, watchers)
 
 
-def _finish(plan: Plan, folder: RunFolder, assembled: Assembled, watchers: Sequence[Watcher]) -> Run:
+def _ended(plan: Plan, path: Path) -> bool:
+    """Tell whether the checkpoint, too, says that a run is finished."""
+    phases = phases_of(plan)
+    with closing(DiskStore(checkpoint_of(path), read_only=True)) as store:
+        return reached(store.progress(), phases, len(phases) - 1)
+
+
+def _unchanged(
+    plan: Plan,
+    folder: RunFolder,
+    store: Store,
+    known: Record,
+    accept: Collection[str],
+    prepared: Callable[[], Assembled],
+) -> Assembled:
+    """Return what a resumed run needs; refuse what has changed since it began, or record that it was accepted."""
+    before, now = known["facts"], {"plan": plan_facts(plan), "code": code_facts(plan)}
+    found = {kind: changed(kind, before[kind], facts, accept, folder.path) for kind, facts in now.items()}
+    assembled = prepared()  # which may take a while
+    now["data"] = data_facts(assembled.experiment.federation)
+    found["data"] = changed("data", before["data"], now["data"], accept, folder.path)
+    if any(found.values()):
+        folder.record_accepted({kind: told for kind, told in found.items() if told})
+        store.commit({**known, "facts": now})
+    folder.write_data(assembled.experiment, changed=bool(found["data"]))
+    return assembled
+
+
+def _finish(plan: Plan, folder: RunFolder, store: Store, assembled: Assembled, watchers: Sequence[Watcher]) -> Run:
     """Run what is left, and write what the run leaves behind, also when it is interrupted."""
     experiment = assembled.experiment
-    folder.write_data(experiment)
     with ExitStack() as stack:
-        store = folder.open_store()
-        stack.callback(store.close)
         _check_origin(experiment, store)
+        stack.enter_context(_resumable(folder.path))
         trackers = [stack.enter_context(_tracking(plan, tracking, folder)) for tracking in plan.track]
         folder.watchers = [*watchers, *trackers]
         stop = stack.enter_context(_graceful_stop())
@@ -116,6 +162,18 @@ def _check_origin(experiment: Experiment, store: Store) -> None:
         store.put("origin", mark)
     elif not equal(known, mark):
         raise HansaError("The run that this one continues has changed since it began, so it cannot be resumed.")
+
+
+@contextmanager
+def _resumable(path: Path) -> Iterator[None]:
+    """Add to whatever ends a run how it goes on; a damaged checkpoint does not."""
+    try:
+        yield
+    except DamagedStore:
+        raise
+    except Exception as error:
+        error.add_note(f"All up to the last checkpoint is kept. Continue with: hansa resume {path}")
+        raise
 
 
 @contextmanager

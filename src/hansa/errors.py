@@ -22,6 +22,10 @@ class Diverged(HansaError):
     """A run whose numbers are none any more: it stops before anything of it is kept, and can be resumed."""
 
 
+class DamagedStore(StoreFault):
+    """A store that is not as it was left: cut off, changed, foreign, or of another format."""
+
+
 class Problems(HansaError):
     """All that is wrong with one input, told at once."""
 

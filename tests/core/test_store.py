@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 import torch
 
-from hansa.errors import HansaError
+from hansa.errors import DamagedStore, HansaError
 from hansa.io.store import DiskStore
 from hansa.tree import equal
 
@@ -69,3 +70,98 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_text("no database, " * 100)
     with pytest.raises(HansaError, match="cannot be used"):
         DiskStore(tmp_path / "state.sqlite")
+
+
+def three_clients(path: Path) -> DiskStore:
+    store = DiskStore(path)
+    for number, client in enumerate(("anna", "bert", "cora")):
+        store.put("0/client", {"a": torch.full((3,), float(number))}, client)
+    store.put("0/server", {"a": torch.ones(3)})
+    store.commit({"round": 1})
+    store.close()
+    return store
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DELETE FROM trees WHERE client = 'anna'",
+        "DELETE FROM trees WHERE name = '0/server'",
+        "DELETE FROM trees WHERE name = 'progress'",
+        "UPDATE trees SET client = iif(client = 'anna', 'bert', 'anna') WHERE client IN ('anna', 'bert')",
+        "UPDATE trees SET name = '1/client' WHERE client = 'anna'",
+        "INSERT INTO trees SELECT '1/client', client, digest, tree FROM trees WHERE client = 'anna'",
+        "INSERT INTO trees SELECT name, client, digest, tree FROM trees WHERE client = 'anna'",
+        "UPDATE trees SET digest = NULL WHERE client = 'anna'",
+    ],
+)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_rows_that_are_lost_exchanged_or_foreign_are_noticed_when_a_store_is_opened(
+    tmp_path: Path, change: str, read_only: bool
+) -> None:
+    path = three_clients(tmp_path / "state.sqlite").path
+    DiskStore(path, read_only=read_only).close()
+    with sqlite3.connect(path) as database:
+        database.execute(change)
+    with pytest.raises(DamagedStore, match="cannot be used"):
+        DiskStore(path, read_only=read_only)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("PRAGMA user_version = 3", "has format 3, newer than 2: please update hansa"),
+        ("PRAGMA user_version = 1", "has format 1, older than 2"),
+        ("PRAGMA application_id = 7", "not one of Hansa's"),
+    ],
+)
+def test_a_store_of_another_format_or_program_is_refused(tmp_path: Path, line: str, says: str) -> None:
+    path = three_clients(tmp_path / "state.sqlite").path
+    with sqlite3.connect(path) as database:
+        database.execute(line)
+    with pytest.raises(DamagedStore, match=says):
+        DiskStore(path)
+
+
+def test_a_store_of_the_first_format_is_refused_as_older(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "state.sqlite") as database:
+        database.execute(
+            "CREATE TABLE trees (name TEXT, client TEXT, digest BLOB, tree BLOB, PRIMARY KEY (name, client))"
+        )
+    with pytest.raises(DamagedStore, match="format 1, older than 2"):
+        DiskStore(tmp_path / "state.sqlite")
+
+
+def test_whatever_was_put_copied_and_dropped_the_store_opens_again(tmp_path: Path) -> None:
+    store = DiskStore(three_clients(tmp_path / "state.sqlite").path)
+    store.put("0/client", {"a": torch.zeros(1)}, "anna")
+    store.copy("0/client", "0/best")
+    store.drop("0/client", "bert")
+    store.drop("0/client", "nobody")
+    store.put("0/best", {"a": torch.zeros(2)}, "dora")
+    store.copy("0/client", "0/best")
+    store.drop("0/server")
+    store.commit({"round": 2})
+    store.close()
+    again = DiskStore(store.path)
+    assert sorted(again.clients("0/best")) == ["anna", "cora"] and again.progress() == {"round": 2}
+    found = again.get("0/best", "anna")
+    assert found is not None and equal(found, {"a": torch.zeros(1)})
+    again.close()
+
+
+def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "state.sqlite")
+    assert store._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL: the log is synced by every commit
+    assert store._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    store.close()
+
+
+def test_a_store_that_was_refused_can_be_opened_once_it_is_free(tmp_path: Path) -> None:
+    first = DiskStore(tmp_path / "state.sqlite")
+    first.commit({})
+    first._database.execute("COMMIT")  # even between two transactions nobody else may write
+    with pytest.raises(HansaError, match="another run is writing"):
+        DiskStore(tmp_path / "state.sqlite")
+    first.close()
+    DiskStore(tmp_path / "state.sqlite").close()

@@ -12,7 +12,7 @@ from own_extractors import Broken, Doubling
 
 from hansa.data.dataset import Dataset, Samples
 from hansa.data.targets import Classes
-from hansa.errors import HansaError
+from hansa.errors import HansaError, HansaWarning
 from hansa.features.cache import CHUNK, FeatureCache
 from hansa.features.extract import extract_features
 from hansa.io.cache import default_cache, digest, digest_array, digest_files
@@ -151,10 +151,25 @@ def test_bad_features_are_refused_and_not_kept(tmp_path: Path) -> None:
     assert chunks(tmp_path) == []
 
 
-def test_unwritable_cache_is_told(tmp_path: Path, counting: Doubling) -> None:
+def test_an_unwritable_cache_is_told_and_ends_nothing(tmp_path: Path, counting: Doubling) -> None:
+    expected = extract_features(numbers(), counting, cache=tmp_path / "good")
     (tmp_path / "features").write_text("in the way")
-    with pytest.raises(HansaError, match="HANSA_CACHE"):
-        extract_features(numbers(), counting, cache=tmp_path)
+    with pytest.warns(HansaWarning, match="HANSA_CACHE"):
+        found = extract_features(numbers(), counting, cache=tmp_path)
+    np.testing.assert_array_equal(found.data.train.x, expected.data.train.x)
+
+
+def test_a_full_cache_is_told_and_ends_nothing(
+    tmp_path: Path, counting: Doubling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.warns(HansaWarning, match="No space left on device"):
+        found = extract_features(numbers(), counting, cache=tmp_path)
+    assert (found.computed, found.cached) == (len(found.data.train) + len(numbers().test or ()), 0)
+    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_nothing_to_extract_and_bad_batch(tmp_path: Path, counting: Doubling) -> None:

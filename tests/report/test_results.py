@@ -42,7 +42,7 @@ def test_the_headline_is_the_last_evaluation_not_the_best(tmp_path):
     lines = (folder / "rounds.jsonl").read_text().splitlines()
     spoilt = json.loads(lines[10]) | {"metrics": {"test_accuracy": 0.999}}
     lines[10] = json.dumps(spoilt)
-    (folder / "rounds.jsonl").write_text("\n".join(lines))
+    (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
     (row,) = comparison([Run.open(folder)])
     assert headline(row.metrics) == ("test_accuracy", json.loads(lines[-1])["metrics"]["test_accuracy"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from hansa.cli.text import printable
 from hansa.errors import HansaError
 
 
@@ -14,7 +15,8 @@ def main() -> None:
     try:
         app(standalone_mode=False)
     except HansaError as error:
-        print(f"hansa: {error}", file=sys.stderr)
+        for line in (f"hansa: {error}", *getattr(error, "__notes__", ())):
+            print(printable(line), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("hansa: stopped at once.", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hansa.cli.text import printable
 from hansa.errors import HansaError, did_you_mean
 
 app = typer.Typer(
@@ -121,6 +122,9 @@ def run(
 @app.command()
 def resume(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    accept: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Go on although this has changed: plan, code or data.")
+    ] = None,
     as_json: AsJson = False,
     trust: TrustOwnCode = False,
 ) -> None:
@@ -132,7 +136,7 @@ def resume(
 
     done = Run.open(path)
     with live(read_plan(done.path / "plan.toml", trust=trust), path) as (watch, progress):
-        done = api.resume(path, watchers=[watch], progress=progress, trust=trust)
+        done = api.resume(path, accept=accept or (), watchers=[watch], progress=progress, trust=trust)
     _finish(done, as_json)
 
 
@@ -265,7 +269,7 @@ def _finish(run: Any, as_json: bool) -> None:
     from hansa.cli.console import show_summary
 
     for note in run.data.get("notes", ()):
-        print(f"Note: {note}", file=sys.stderr)
+        print(printable(f"Note: {note}"), file=sys.stderr)
     if as_json:
         print(json.dumps(run.summary, indent=1))
     else:

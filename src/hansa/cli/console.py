@@ -10,7 +10,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from hansa.cli.text import printable
 from hansa.errors import HansaError, did_you_mean
 from hansa.io.registry import CATALOGUE, find
 from hansa.plan.files import shipped
@@ -29,22 +31,21 @@ Extraction = Callable[[int, int], None]
 def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction]]:
     """Print the run folder, then show a bar (on stderr) while the run goes on."""
     console = Console(stderr=True)
-    console.print(f"Run folder: {path}", soft_wrap=True, highlight=False)
+    console.print(plain(f"Run folder: {path}"), soft_wrap=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
     )
-    try:
-        with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
-            yield _round_watcher(bar, plan), _extraction_watcher(bar)
-    except Exception:
-        if (path / "checkpoint").exists():
-            line = f"All up to the last checkpoint is kept. Continue with: hansa resume {path}"
-            console.print(line, soft_wrap=True, highlight=False)
-        raise
+    with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
+        yield _round_watcher(bar, plan), _extraction_watcher(bar)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Return text as it is shown: no markup in it is read, and no sign in it steers the console."""
+    return Text(printable(text), style=style)
 
 
 def _round_watcher(bar: Progress, plan: Plan) -> Watch:
@@ -55,7 +56,7 @@ def _round_watcher(bar: Progress, plan: Plan) -> Watch:
         nonlocal sent, note
         phase = record["phase"]
         if phase not in bars:
-            bars[phase] = bar.add_task(record["phase_name"], total=phases_of(plan)[phase].rounds, note="")
+            bars[phase] = bar.add_task(printable(record["phase_name"]), total=phases_of(plan)[phase].rounds, note="")
         sent += record["bytes_up"] + record["bytes_down"]
         note = _headline(record) if record["metrics"] else note
         bar.update(bars[phase], completed=record["round"], note=f"{note}  {bytes_text(sent)}")
@@ -96,11 +97,11 @@ def show_comparison(runs: Sequence[Run]) -> None:
     for title in ("run", "phase"):
         table.add_column(title)
     for title in (_metric_titles(rows), "rounds", "up", "down", "FLOPs", "seconds"):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(plain(title), justify="right", no_wrap=True)
     for row in rows:
         flops = flops_text(row.flops).removesuffix("FLOP")  # the column's title says so, and 80 characters are few
         costs = (bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops, seconds_text(row.seconds))
-        table.add_row(row.run, row.phase, _change(row), str(row.rounds), *costs)
+        table.add_row(*map(plain, (row.run, row.phase, _change(row), str(row.rounds), *costs)))
     Console().print(table)
 
 
@@ -127,10 +128,10 @@ def show_catalogue(kind: str | None) -> None:
         raise HansaError(f"There is no kind '{kind}' to list.{did_you_mean(kind, kinds)}")
     table = Table(show_header=False, box=None, pad_edge=False)
     for shown in kinds if kind is None else (kind,):
-        table.add_row(f"[bold]{shown}[/bold]", "", "")
+        table.add_row(plain(shown, "bold"), "", "")
         entries = _plans() if shown == "plan" else _pieces(shown)
         for name, text in entries:
-            table.add_row("", name, text)
+            table.add_row("", plain(name), plain(text))
     Console().print(table)
 
 

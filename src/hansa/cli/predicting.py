@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from hansa.cli.console import plain
 from hansa.deploy.model import DeployedModel, load_model
 from hansa.deploy.predict import Predictions, predict_file
 from hansa.io.files import write_whole
@@ -51,16 +52,16 @@ def _told(model: DeployedModel, found: Predictions) -> dict[str, object]:
 def _show(found: Predictions) -> None:
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for title, value in found.rows[0].told().items():
-        table.add_column(escape(title), justify="right" if isinstance(value, float) else "left")
+        table.add_column(plain(title), justify="right" if isinstance(value, float) else "left")
     for row in found.rows:
         table.add_row(*[_cell(title, value) for title, value in row.told().items()])
     Console().print(table)
 
 
-def _cell(title: str, value: object) -> str:
+def _cell(title: str, value: object) -> Text:
     if isinstance(value, float):
-        return f"{value:.4f}" if title == "probability" else f"{value:.6g}"
-    return escape(str(value))
+        return plain(f"{value:.4f}" if title == "probability" else f"{value:.6g}")
+    return plain(str(value))
 
 
 def save_model(source: Path, client: str | None, out: Path, trust: bool) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from hansa.cli.console import plain
+from hansa.cli.text import printable
 from hansa.data.federation import build_federation
 from hansa.data.heterogeneity import distribution
 from hansa.plan.files import read_plan
@@ -21,18 +23,18 @@ def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Pat
     read = read_plan(plan, [*changes, *([] if seed is None else [f"seed={seed}"])], trust=trust)
     federation = build_federation(read.data.source.load(), read.data.partition, seed=read.seed, test=read.data.test)
     for note in federation.notes:
-        print(f"Note: {note}", file=sys.stderr)
+        print(printable(f"Note: {note}"), file=sys.stderr)
     found = distribution(federation)
     if as_json:
         print(json.dumps(found["heterogeneity"], indent=1))
     else:
         _show(found["heterogeneity"])
     page = build_split_page(read.name, found, picture)
-    Console(stderr=True).print(f"Wrote {page}", soft_wrap=True)
+    print(printable(f"Wrote {page}"), file=sys.stderr)
 
 
 def _show(summary: dict[str, float]) -> None:
     table = Table(show_header=False)
     for name, value in summary.items():
-        table.add_row(name.replace("_", " "), f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
+        table.add_row(plain(name.replace("_", " ")), f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
     Console().print(table)

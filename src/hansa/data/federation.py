@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -55,6 +56,13 @@ class Federation:
     notes: tuple[str, ...] = ()  # what was left out or done that a reader should know
     validation: ClientData | None = None  # to choose models by, never to test them on
     encoding: Encoding | None = None  # how a table's columns became inputs, where the data came from a table
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The digest of all that clients hold; all arrays are read once to make it."""
+        from hansa.data.digests import digest_federation
+
+        return digest_federation(self)
 
     def far(self) -> Federation:
         """Return the facts a server may know of clients whose samples are elsewhere: names and numbers of samples."""

@@ -119,7 +119,7 @@ def stack(images: Sequence[Path | bytes | object], size: int | None, where: Sequ
     found = read_array(file, "pixels")
     if found is None:
         found = _decode(images, size, where)
-        with suppress(OSError):  # a cache that cannot be written costs the next run time, and nothing else
+        with suppress(OSError, HansaError):  # a cache that cannot be written costs the next run time, and nothing else
             file.parent.mkdir(parents=True, exist_ok=True)
             if found.nbytes <= KEPT_BYTES:
                 write_array(file, "pixels", found)

@@ -7,15 +7,16 @@ where it was.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hansa.errors import HansaError
-from hansa.features.lock import exclusive
+from hansa.errors import HansaError, HansaWarning
 from hansa.io.cache import Array, read_array, write_array
 from hansa.io.files import write_whole
+from hansa.io.lock import exclusive
 
 CHUNK = 1024  # samples a file
 
@@ -50,12 +51,12 @@ class FeatureCache:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Keep other processes from writing to this shelf meanwhile; a killed process holds nothing up."""
-        with self._writable():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / "lock").open("ab")
-        with lock, exclusive(lock):
-            for left_over in self.folder.glob("*.part"):  # by a process that was killed while writing
-                left_over.unlink(missing_ok=True)
+        with ExitStack() as held:
+            with self._writable():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(exclusive(held.enter_context((self.folder / "lock").open("ab"))))
+                for left_over in self.folder.glob("*.part"):  # by a process that was killed while writing
+                    left_over.unlink(missing_ok=True)
             yield
 
     def _file(self, number: int) -> Path:
@@ -63,10 +64,14 @@ class FeatureCache:
 
     @contextmanager
     def _writable(self) -> Iterator[None]:
+        """Go on with a warning where the cache cannot be written: a later run computes what is not kept."""
         try:
             yield
-        except OSError as error:
-            raise HansaError(
-                f"The feature cache '{self.folder}' cannot be written ({error.strerror or error}); "
-                "make room there or set HANSA_CACHE to another folder."
-            ) from error
+        except (OSError, HansaError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            warnings.warn(
+                f"The feature cache '{self.folder}' cannot be written ({why}), so the next run must compute these "
+                "features again; make room there or set HANSA_CACHE to another folder.",
+                HansaWarning,
+                stacklevel=2,
+            )

@@ -2,6 +2,11 @@
 
 Everything written since the last `commit` becomes visible to a later start together, or not at all: a run killed at any
 moment resumes at its last commit.  Client states live on disk, so memory does not grow with the number of clients.
+
+Every row has a digest of its tree, and a commit notes a sum over all rows' names, clients and digests.  So rows that
+were exchanged, lost or added behind the store's back are noticed when it is opened, without reading a tree, and a tree
+that was changed is noticed when it is read.  This tells accidents and mistakes; whoever means harm could write a note
+to match.
 """
 
 from __future__ import annotations
@@ -9,22 +14,29 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from hansa.errors import HansaError, StoreFault, require
+from hansa.errors import DamagedStore, HansaError, StoreFault, require
 from hansa.io import wire
+from hansa.io.lock import take
 from hansa.tree import Tree
 
 Progress = dict[str, Any]
 
-_TABLE = """
-CREATE TABLE IF NOT EXISTS trees (name TEXT, client TEXT, digest BLOB, tree BLOB, PRIMARY KEY (name, client))
-"""
+APPLICATION = 0x48414E53  # "HANS", which tells a store from other programs' SQLite files
+FORMAT = 2  # of stores; those of the first format had no number
+NOTE = "progress"  # the row of the note, which holds the sum over all others
+MODULUS = 2**128
+ONE, ALL = "name = ? AND client = ?", "name = ? AND client != ''"  # one row, and the rows of all clients
+_TABLE = "CREATE TABLE trees (name TEXT, client TEXT, digest BLOB, tree BLOB)"
+# An index with the digests in it: all rows can be checked without reading a tree.
+_INDEX = "CREATE INDEX digests ON trees (name, client, digest)"
 
 
 def fingerprint(tree: Tree) -> Tensor:
@@ -109,55 +121,142 @@ class MemoryStore:
 
 
 class DiskStore:
-    """A store in one SQLite file: transactions make a commit atomic, and no tree is held in memory."""
+    """A store in one SQLite file: transactions make a commit atomic, and no tree is held in memory.
+
+    Whoever opens it to write holds a lock beside it until it is closed or the process dies.
+    """
 
     def __init__(self, path: Path, *, read_only: bool = False):
-        self.path = path
+        self.path, self._rows = path, 0  # the sum over the rows as they are now
+        self._lock: IO[bytes] | None = None
         if read_only:
             require(path.is_file(), f"There is no checkpoint '{path}': the run has not got far enough to leave one.")
-            self._database = sqlite3.connect(path, isolation_level=None, timeout=1.0)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            self._lock = self._taken()
         try:
             self._database = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
+        try:
+            self._open(read_only)
+        except (sqlite3.Error, TypeError) as error:  # a damaged row may hold anything where a name should be
+            self.close()
+            raise self._damaged(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _taken(self) -> IO[bytes]:
+        """Return the lock that makes this process the only writer."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.path.with_name(f"{self.path.name}-lock").open("ab")
+        except OSError as error:
+            raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error.strerror}.") from error
+        if not take(lock):
+            lock.close()
+            raise HansaError(f"The checkpoint '{self.path}' is in use: another run is writing to this folder.")
+        return lock
+
+    def _open(self, read_only: bool) -> None:
+        """Begin a transaction, and look whether everything is as it was left."""
+        if read_only:
+            self._database.execute("BEGIN")
+        else:
             # A write-ahead log survives the death of the process at any moment, and appends instead of seeking.
             self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=NORMAL")
+            self._database.execute("PRAGMA synchronous=FULL")  # a commit is on the disk when it returns
             self._database.execute("PRAGMA secure_delete=ON")  # what is dropped is overwritten, not only unlinked
-            self._database.execute(_TABLE)
-            self._database.execute("BEGIN IMMEDIATE")  # the only writer: a second run in the same folder is refused
-        except sqlite3.Error as error:
-            if "locked" in str(error):
-                raise HansaError(
-                    f"The checkpoint '{path}' is in use: another run is writing to this folder."
-                ) from error
-            raise self._broken(error) from error
+            self._database.execute("BEGIN IMMEDIATE")
+        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master")}
+        if tables or read_only:
+            self._check_format(tables)
+        else:
+            self._make()
+        self._rows = self._sum()
+        self._check_rows()
+        if read_only:
+            self._database.execute("COMMIT")
 
-    def _broken(self, why: object) -> StoreFault:
-        return StoreFault(
+    def _make(self) -> None:
+        """Make the tables of a new store, and say whose and of which format it is."""
+        for line in (_TABLE, _INDEX, f"PRAGMA application_id={APPLICATION}", f"PRAGMA user_version={FORMAT}"):
+            self._database.execute(line)
+
+    def _check_format(self, tables: set[str]) -> None:
+        """Refuse files of other programs and stores of other formats."""
+        (owner,) = self._database.execute("PRAGMA application_id").fetchone()
+        (version,) = self._database.execute("PRAGMA user_version").fetchone()
+        first = (owner, version) == (0, 0) and "trees" in tables
+        if owner != APPLICATION and not first:
+            raise self._damaged("it is not one of Hansa's")
+        version = 1 if first else version
+        says = f"The checkpoint '{self.path}' has format {version}"
+        if version > FORMAT:
+            raise DamagedStore(f"{says}, newer than {FORMAT}: please update hansa to read it.")
+        if version < FORMAT:
+            raise DamagedStore(f"{says}, older than {FORMAT}: use the version of hansa that wrote it, or run again.")
+
+    def _check_rows(self) -> None:
+        """Refuse a store whose rows are not those of the last commit."""
+        noted = self._noted()
+        if self._rows != (0 if noted is None else int(noted["rows"], 16)):
+            raise self._damaged("its rows are not those of the last commit")
+
+    def _sum(self) -> int:
+        rows = self._database.execute("SELECT name, client, digest FROM trees WHERE name != ?", (NOTE,))
+        return sum(_mark(*row) for row in rows) % MODULUS
+
+    def _damaged(self, why: object) -> DamagedStore:
+        return DamagedStore(
             f"The checkpoint '{self.path}' cannot be used ({why}). If it is cut off or damaged, run the plan again "
             "in another folder."
         )
 
-    def _write(self, name: str, client: str, blob: bytes) -> None:
-        digest = hashlib.blake2b(blob, digest_size=16).digest()
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Tell what the file system says of writing as a fault of the store."""
         try:
-            self._database.execute("INSERT OR REPLACE INTO trees VALUES (?, ?, ?, ?)", (name, client, digest, blob))
-        except sqlite3.Error as error:
-            raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
+            yield
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # a full disk, or a folder that is gone
+                raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
+            raise self._damaged(error) from error
+
+    def _digests(self, which: str, *given: str) -> list[tuple[str, str, bytes]]:
+        found = self._database.execute(f"SELECT name, client, digest FROM trees WHERE {which}", given)
+        return found.fetchall()
+
+    def _remove(self, which: str, *given: str) -> None:
+        """Remove rows from the table and from the sum."""
+        if gone := self._digests(which, *given):
+            self._database.execute(f"DELETE FROM trees WHERE {which}", given)
+            self._count(gone, -1)
+
+    def _count(self, rows: Iterable[tuple[str, str, bytes]], sign: int) -> None:
+        self._rows = (self._rows + sign * sum(_mark(*row) for row in rows if row[0] != NOTE)) % MODULUS
+
+    def _write(self, name: str, client: str, blob: bytes) -> None:
+        row = (name, client, _digest(blob))
+        with self._writing():
+            self._remove(ONE, name, client)
+            self._database.execute("INSERT INTO trees VALUES (?, ?, ?, ?)", (*row, blob))
+            self._count([row], 1)
 
     def _read(self, name: str, client: str) -> bytes | None:
         try:
-            row = self._database.execute(
-                "SELECT digest, tree FROM trees WHERE name = ? AND client = ?", (name, client)
-            ).fetchone()
+            row = self._database.execute(f"SELECT digest, tree FROM trees WHERE {ONE}", (name, client)).fetchone()
         except sqlite3.Error as error:
-            raise self._broken(error) from error
+            raise self._damaged(error) from error
         if row is None:
             return None
-        if hashlib.blake2b(row[1], digest_size=16).digest() != row[0]:
-            raise self._broken(f"'{name}' does not match its checksum")
-        return bytes(row[1])
+        if not isinstance(row[1], bytes) or _digest(row[1]) != row[0]:
+            raise self._damaged(f"'{name}' does not match its checksum")
+        return row[1]
+
+    def _noted(self) -> dict[str, Any] | None:
+        blob = self._read(NOTE, "")
+        return None if blob is None else json.loads(blob)
 
     def get(self, name: str, client: str = "") -> Tree | None:
         """Return a tree, or None where none was put."""
@@ -170,38 +269,52 @@ class DiskStore:
 
     def drop(self, name: str, client: str = "") -> None:
         """Remove a tree; gone for good from the next commit on."""
-        self._database.execute("DELETE FROM trees WHERE name = ? AND client = ?", (name, client))
+        with self._writing():
+            self._remove(ONE, name, client)
 
     def clients(self, name: str) -> Iterator[str]:
         """Return the clients that have a tree of this name."""
-        rows = self._database.execute("SELECT client FROM trees WHERE name = ? AND client != ''", (name,))
-        return (client for (client,) in rows)
+        try:
+            rows = self._database.execute(f"SELECT client FROM trees WHERE {ALL}", (name,))
+            yield from (client for (client,) in rows)
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
 
     def copy(self, name: str, to: str) -> None:
         """Put every client's tree of one name under another name too, in place of what was there."""
-        try:
-            self._database.execute("DELETE FROM trees WHERE name = ? AND client != ''", (to,))
-            copied = "INSERT INTO trees SELECT ?, client, digest, tree FROM trees WHERE name = ? AND client != ''"
+        with self._writing():
+            self._remove(ALL, to)
+            copied = f"INSERT INTO trees SELECT ?, client, digest, tree FROM trees WHERE {ALL}"
             self._database.execute(copied, (to, name))
-        except sqlite3.Error as error:
-            raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
+            self._count(self._digests(ALL, to), 1)
 
     def commit(self, progress: Progress) -> None:
         """End one transaction and begin the next."""
-        self._write("progress", "", json.dumps(progress).encode())
-        try:
+        self._write(NOTE, "", json.dumps({NOTE: progress, "rows": f"{self._rows:032x}"}).encode())
+        with self._writing():
             self._database.execute("COMMIT")
             self._database.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error}.") from error
 
     def progress(self) -> Progress | None:
         """Return the note of the last commit."""
-        blob = self._read("progress", "")
-        return None if blob is None else json.loads(blob)
+        noted = self._noted()
+        return None if noted is None else dict(noted[NOTE])
 
     def close(self) -> None:
-        """Forget what was not committed, and leave one file."""
-        if self._database.in_transaction:
-            self._database.execute("ROLLBACK")
+        """Forget what was not committed, leave one file, and let others write to it."""
+        with suppress(sqlite3.Error):  # nothing is lost that was committed
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
         self._database.close()
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _digest(blob: bytes) -> bytes:
+    return hashlib.blake2b(blob, digest_size=16).digest()
+
+
+def _mark(name: str, client: str, digest: bytes) -> int:
+    """Return a number for a row, in which its name, its client and its digest have their part."""
+    told = f"{len(name)},{len(client)},{name}{client}".encode() + digest
+    return int.from_bytes(_digest(told), "big")

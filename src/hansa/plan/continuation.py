@@ -14,7 +14,7 @@ from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan, Start
 from hansa.results.reader import Run
 from hansa.running.experiment import Experiment, Phase
-from hansa.running.phase_run import PhaseRun, restore
+from hansa.running.phase_run import PhaseRun, reached, restore
 from hansa.task import task_from_table
 
 
@@ -72,7 +72,5 @@ def _same_clients(run: Run, experiment: Experiment) -> None:
 
 
 def _must_be_finished(start: Start, phases: Sequence[Phase], index: int, store: Store) -> None:
-    progress = store.progress() or {"phase": 0, "round": 0}
-    done = (progress["phase"], progress["round"]) >= (index, phases[index].rounds)
     says = f"Phase '{phases[index].name}' of the run '{start.run}' is not finished"
-    require(done, f"{says}: continue it with 'hansa resume {start.run}'.")
+    require(reached(store.progress(), phases, index), f"{says}: continue it with 'hansa resume {start.run}'.")

@@ -14,6 +14,7 @@ from hansa.engines.auto import Auto
 from hansa.engines.session import Engine
 from hansa.errors import require
 from hansa.features.extract import Extractor
+from hansa.io.names import bad_name
 from hansa.io.registry import Piece
 from hansa.metrics.pieces import MetricPiece
 from hansa.models.dense import Linear
@@ -113,4 +114,5 @@ class Plan:
 
     def __post_init__(self) -> None:
         require(bool(self.phases), "A plan needs at least one phase: add a [[phases]] table with an 'algorithm'.")
+        require(not (why := bad_name(self.name)), f"The 'name' of a plan begins its folder's name, and {why}.")
         require(self.seed >= 0, f"The 'seed' of a plan must be a whole number ≥ 0. Got {self.seed}.")

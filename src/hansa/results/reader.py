@@ -104,7 +104,7 @@ class Run:
     @cached_property
     def rounds(self) -> list[Record]:
         """A record per round, in order; where a resumed run repeated a round, its last record."""
-        latest = {(record["phase"], record["round"]): record for record in _records(self.path / "rounds.jsonl")}
+        latest = {(record["phase"], record["round"]): record for record in read_records(self.path / "rounds.jsonl")}
         return [latest[key] for key in sorted(latest)]
 
     @property
@@ -155,9 +155,9 @@ class Run:
             raise HansaError(f"The file '{path}' is damaged and cannot be read. Remove it or run again.") from error
 
 
-def _records(path: Path) -> Iterable[Record]:
-    """Read the lines of a JSON-lines file; a last line that was cut off by a kill is not there yet."""
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+def read_records(path: Path) -> Iterable[Record]:
+    """Read the whole lines of a journal; a last line without an end, or cut off by a power cut, is not there yet."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
     while lines and not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, start=1):

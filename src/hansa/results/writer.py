@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -21,11 +22,11 @@ from hansa.data.federation import Federation
 from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.io.codec import to_table
-from hansa.io.files import replacing, write_whole
+from hansa.io.files import remove_left_overs, replacing, sync, write_whole
 from hansa.io.store import DiskStore, Store, checkpoint_of
 from hansa.metrics.suite import Suite
 from hansa.results.columns import recorded
-from hansa.results.reader import Run
+from hansa.results.reader import Run, read_records
 from hansa.results.summary import client_tables, phase_summary, phase_tables
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import Record
@@ -33,6 +34,18 @@ from hansa.running.phase_run import PhaseRun
 from hansa.task import task_to_table
 
 Watcher = Callable[[Record], None]
+FILES = (  # that nobody writes but whoever has the folder's store open
+    "audit.jsonl",
+    "clients.parquet",
+    "data.json",
+    "env.json",
+    "ledger.parquet",
+    "model.safetensors",
+    "plan.toml",
+    "rounds.jsonl",
+    "summary.json",
+    "tables.json",
+)
 
 
 class RunFolder:
@@ -41,57 +54,92 @@ class RunFolder:
     def __init__(self, path: Path, watchers: Sequence[Watcher] = ()):
         self.path, self.watchers = path, watchers
         self._rounds = path / "rounds.jsonl"
+        self._length, self._digest = 0, _digest()
 
-    @classmethod
-    def create(
-        cls, path: Path, plan: str, seed: int, engine: Mapping[str, Any], *, trusted: Sequence[str] = ()
-    ) -> RunFolder:
-        """Create a folder with the resolved plan and the environment; refuse a folder that holds a run already."""
-        if (path / "plan.toml").exists():
-            raise HansaError(
-                f"'{path}' holds a run already: continue it with 'hansa resume {path}', or choose another folder."
-            )
+    def claim(self) -> DiskStore:
+        """Take a folder for a new run before anything is written into it; refuse one that holds a run already.
+
+        The folder is taken while the store that this returns is open: of many runs that want it, one gets it.
+        """
         try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
             raise HansaError(
-                f"The run folder '{path}' cannot be made: {error.strerror}. Choose another with --out."
+                f"The run folder '{self.path}' cannot be made: {why}. Choose another with --out."
             ) from error
-        write_whole(path / "env.json", json.dumps(environment(seed, engine, trusted), indent=1))
-        write_whole(path / "plan.toml", plan)
-        return cls(path)
+        self._must_be_new()
+        store = self.open_store()
+        try:
+            self._must_be_new()  # another run may have come and gone meanwhile
+            begun = (store.progress() or {}).get("round", 0)
+            require(not begun, f"'{self.path}' holds the checkpoint of another run: choose another folder.")
+        except HansaError:
+            store.close()
+            raise
+        return store
+
+    def _must_be_new(self) -> None:
+        says = (
+            f"'{self.path}' holds a run already: continue it with 'hansa resume {self.path}', or choose another folder"
+        )
+        require(not (self.path / "plan.toml").exists(), f"{says}.")
+
+    def begin(self, plan: str, seed: int, engine: Mapping[str, Any], *, trusted: Sequence[str] = ()) -> None:
+        """Write the environment and, last, the resolved plan, which makes the folder a run."""
+        write_whole(self._rounds, b"")
+        write_whole(self.path / "env.json", json.dumps(environment(seed, engine, trusted), indent=1))
+        write_whole(self.path / "plan.toml", plan)
 
     def open_store(self) -> DiskStore:
-        """Open the checkpoint."""
-        return DiskStore(checkpoint_of(self.path))
+        """Open the checkpoint, and remove what a process that was killed as it wrote left behind."""
+        store = DiskStore(checkpoint_of(self.path))
+        remove_left_overs(self.path, FILES)
+        return store
 
-    def write(self, record: Record) -> int:
+    def write(self, record: Record) -> None:
         """Append a round and tell the watchers."""
+        line = json.dumps(record).encode() + b"\n"
         try:
             with self._rounds.open("ab") as file:
-                file.write(json.dumps(record).encode() + b"\n")
-                length = file.tell()
+                file.write(line)
         except OSError as error:
             raise HansaError(f"'{self._rounds}' cannot be written: {error.strerror}.") from error
+        self._length += len(line)
+        self._digest.update(line)
         for watcher in self.watchers:
             watcher(record)
-        return length
 
-    def rewind(self, length: int) -> None:
-        """Cut off rounds that the checkpoint does not know."""
+    def settle(self) -> Record:
+        """Make all rounds so far permanent, and return the journal's length and digest for the commit."""
+        try:
+            sync(self._rounds)
+        except OSError as error:
+            raise HansaError(f"'{self._rounds}' cannot be written: {error.strerror}.") from error
+        return {"journal": self._length, "journal_digest": self._digest.hexdigest()}
+
+    def rewind(self, progress: Record) -> None:
+        """Cut off rounds that the checkpoint does not know; refuse a journal that is not the one it knows."""
+        length = progress["journal"]
+        known = self._rounds.read_bytes()[:length] if self._rounds.exists() else b""
+        self._length, self._digest = length, _digest(known)
+        if len(known) < length or self._digest.hexdigest() != progress.get("journal_digest", _digest().hexdigest()):
+            raise HansaError(
+                f"'{self._rounds}' is not the journal that the checkpoint knows: it was cut off or changed. Bring it "
+                "back, or run the plan again in another folder."
+            )
         if self._rounds.exists():
-            if self._rounds.stat().st_size < length:
-                raise HansaError(f"'{self._rounds}' is shorter than the checkpoint says: it was cut off or changed.")
             os.truncate(self._rounds, length)
 
     def records(self) -> list[Record]:
         """Return the rounds so far."""
-        if not self._rounds.exists():
-            return []
-        return [json.loads(line) for line in self._rounds.read_text(encoding="utf-8").splitlines()]
+        return [dict(record) for record in read_records(self._rounds)]
 
-    def write_data(self, experiment: Experiment) -> None:
-        """Write how the data is distributed; on a resumed run, check that it still is."""
+    def write_data(self, experiment: Experiment, *, changed: bool = False) -> None:
+        """Write how the data is distributed; where that is written already, check that it still is so.
+
+        A change that was accepted takes the place of what is written.
+        """
         from hansa.data.heterogeneity import distribution
 
         federation, task = experiment.federation, experiment.task
@@ -100,11 +148,12 @@ class RunFolder:
             "task": task_to_table(task),
             "notes": list(federation.notes),
             "encoding": None if federation.encoding is None else to_table(federation.encoding),
+            "digest": federation.digest,
         }
         path = self.path / "data.json"
-        if path.exists():
+        if path.exists() and not changed:
             before = Run(self.path).data
-            exact = data.keys() & {"clients", "target", "counts", "sizes", "task"}  # no sums of floats
+            exact = data.keys() & {"clients", "target", "counts", "sizes", "task", "digest"}  # no sums of floats
             if any(before.get(key) != data[key] for key in exact):
                 raise HansaError(
                     f"The data has changed since the run in '{self.path}' began: bring back what it was run on."
@@ -142,6 +191,13 @@ class RunFolder:
         told["engine"]["phases"] = [_carried_out(rounds) for rounds in phases]
         write_whole(path, json.dumps(told, indent=1))
 
+    def record_accepted(self, changes: Mapping[str, Sequence[str]]) -> None:
+        """Write into `env.json` what had changed and was accepted when the run was resumed, and when that was."""
+        told = dict(Run(self.path).environment)
+        now = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "changes": dict(changes)}
+        told["accepted"] = [*told.get("accepted", []), now]
+        write_whole(self.path / "env.json", json.dumps(told, indent=1))
+
     def summarise(
         self,
         status: str,
@@ -165,6 +221,10 @@ class RunFolder:
         }
         write_whole(self.path / "summary.json", json.dumps(summary, indent=1))
         return summary
+
+
+def _digest(content: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(content, digest_size=16)
 
 
 def _carried_out(rounds: Sequence[Record]) -> dict[str, Any]:

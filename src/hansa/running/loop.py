@@ -19,6 +19,7 @@ from hansa.running.round_book import RoundBook
 from hansa.tree import Tree
 
 Record = dict[str, Any]
+BEGINNING: Record = {"phase": 0, "round": 0, "journal": 0}  # how far a run came that has just begun
 ONCE = (0,)  # visits before the first
 COMMIT_SECONDS = 1.0  # what a kill may cost; a resumed run repeats it bit for bit
 
@@ -26,12 +27,16 @@ COMMIT_SECONDS = 1.0  # what a kill may cost; a resumed run repeats it bit for b
 class Journal(Protocol):
     """The place where the record of every round goes."""
 
-    def write(self, record: Record) -> int:
-        """Append a record and return the journal's new length."""
+    def write(self, record: Record) -> None:
+        """Append a record."""
         ...
 
-    def rewind(self, length: int) -> None:
-        """Forget what was written after the last commit."""
+    def settle(self) -> Record:
+        """Make all records so far permanent, and return what a commit notes of them: at least `journal`, a length."""
+        ...
+
+    def rewind(self, progress: Record) -> None:
+        """Forget what was written after the commit with this note."""
         ...
 
 
@@ -39,8 +44,8 @@ def run_phases(
     experiment: Experiment, store: Store, journal: Journal, stop: Callable[[], bool] = lambda: False
 ) -> PhaseRun | None:
     """Run all phases from the store's last commit on; return the last, or None when `stop` asked to leave before."""
-    progress = store.progress() or {"phase": 0, "round": 0, "journal": 0}
-    journal.rewind(progress["journal"])
+    progress = store.progress() or dict(BEGINNING)
+    journal.rewind(progress)
     run = experiment.origin
     for index, phase in enumerate(experiment.phases):
         run = PhaseRun(experiment, index, store, run)
@@ -61,11 +66,12 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
             charged = run.ledger.totals()
             progress |= {"metrics": record["metrics"]} if record["metrics"] else {}
             _choose(run, record, progress)
-            length, last, leave = journal.write(record), run.round + 1 == rounds, stop()
-            progress |= {"phase": run.index, "round": run.round + 1, "journal": length}
+            journal.write(record)
+            last, leave = run.round + 1 == rounds, stop()
+            progress |= {"phase": run.index, "round": run.round + 1}
             if last or leave or time.monotonic() - committed > COMMIT_SECONDS:
                 run.save()
-                run.store.commit(progress)
+                run.store.commit(progress | journal.settle())  # the records first: a commit must not know more of them
                 committed = time.monotonic()
             if leave and not last:
                 return False

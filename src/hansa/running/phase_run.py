@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from hansa.contract import Algorithm
 from hansa.engines.client_side import ClientSide
 from hansa.engines.session import PhaseContext
+from hansa.errors import require
 from hansa.io import wire
 from hansa.io.store import Store
 from hansa.orchestrate.planner import Planner, Roster
 from hansa.payload import Update
-from hansa.running.experiment import Experiment
+from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import Ledger
 from hansa.seeds import generator, seed_for
 from hansa.task import Task
 from hansa.tree import Tree, equal, nest, pick
 
 
+def reached(progress: Mapping[str, Any] | None, phases: Sequence[Phase], index: int) -> bool:
+    """Tell whether a phase's rounds have all been run, by the note of a store's last commit."""
+    return progress is not None and (progress["phase"], progress["round"]) >= (index, phases[index].rounds)
+
+
 def restore(experiment: Experiment, store: Store, index: int) -> PhaseRun:
     """Return a phase that has been run, as the store has it."""
-    run = experiment.origin
+    phases, run = experiment.phases, experiment.origin
+    says = f"Phase '{phases[index].name}' is not finished, as its checkpoint says"
+    require(reached(store.progress(), phases, index), f"{says}: continue its run with 'hansa resume'.")
     for place in range(index + 1):
         run = PhaseRun(experiment, place, store, run)
     assert run is not None
