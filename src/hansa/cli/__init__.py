@@ -6,6 +6,8 @@ import sys
 
 from hansa.errors import HansaError
 
+STOPPED = 130  # the exit code of a run that was asked to stop
+
 
 def main() -> None:
     """Run a command; bad input ends with one clear message and exit code 2."""
@@ -13,13 +15,14 @@ def main() -> None:
 
     sys.path.insert(0, "")  # pieces of one's own may lie in the current folder
     try:
-        app(standalone_mode=False)
+        if app(standalone_mode=False) == STOPPED:  # what typer makes of an interrupt
+            raise KeyboardInterrupt
     except HansaError as error:
         print(f"hansa: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("hansa: stopped at once.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(STOPPED)
     except Exception as error:
         sys.exit(_usage(error))
 
@@ -30,7 +33,7 @@ def _usage(error: Exception) -> int:
 
     show = getattr(error, "show", None)
     if isinstance(error, Abort):
-        return 130
+        return STOPPED
     if show is None:
         raise error
     show()
