@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hansa.engines.signals import STOPPING
-from hansa.errors import HansaError
+from hansa.errors import HansaError, require
 from hansa.io.codec import piece_to_table, to_table
 from hansa.io.store import Store, fingerprint
 from hansa.plan.assemble import Assembled, Data, Progress, assemble
@@ -58,6 +58,8 @@ def resume(
 ) -> Run:
     """Continue a run where its last checkpoint stands; the result equals an uninterrupted run's, bit for bit."""
     done = Run.open(path)
+    says = f"A client was being forgotten in '{path}'"
+    require(done.status != "forgetting", f"{says}: end that first, with the same 'hansa forget' again.")
     if done.summary.get("status") == "finished":
         return done
     plan = read_plan(done.path / "plan.toml")

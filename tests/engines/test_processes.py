@@ -344,5 +344,5 @@ def test_a_stopped_process_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPa
 
 
 def test_patience_must_be_a_time() -> None:
-    with pytest.raises(HansaError, match="'patience' of the processes engine must be a number of seconds > 0. Got 0"):
+    with pytest.raises(HansaError, match="'patience' of the processes engine must be a number"):
         Processes(patience=0)

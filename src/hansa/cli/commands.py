@@ -119,10 +119,16 @@ def forget(
     client: Annotated[str, typer.Option(help="The client that leaves.")],
     upload: Annotated[Path | None, typer.Option(help="What the client sends again, where nothing was kept.")] = None,
 ) -> None:
-    """Take a client out of a closed-form classifier, exactly, with no training and no contact with the others."""
+    """Take a client out of a closed-form classifier, with no training and no contact with the others.
+
+    The record says whether that is exact, and what the client still touches.
+    """
     from hansa.deploy.forget import forget as forget_client
 
-    print(json.dumps(forget_client(path, client, upload), indent=1))
+    record = forget_client(path, client, upload)
+    print(json.dumps(record, indent=1))
+    learnt = [f"{one['where']} ({one['what']})" for one in record["remains"] if one["learnt"]]
+    print(f"Not exact, because this remains: {'; '.join(learnt)}." if learnt else "Exact.", file=sys.stderr)
 
 
 @app.command()

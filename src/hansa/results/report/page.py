@@ -92,6 +92,7 @@ def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
     about = (
         _about(found) if found else "The model's outputs are no numbers" if diverged else "No round was evaluated yet"
     )
+    about += _since(rows[-1]) if rows else ""
     shown = element("p", metric_text(found.column, found.value) if found else "–", class_="value")
     return element(
         "article",
@@ -107,6 +108,14 @@ def _about(found: Headline) -> str:
     when = "at the round that validation chose" if found.deployed else "at the last evaluation"
     lower = "" if found.column.facts.higher else "; lower is better"
     return f"{found.column.title} {when}, round {found.round}{lower}"
+
+
+def _since(row: Row) -> str:
+    """Tell that clients were forgotten after the rounds that the curves show."""
+    many = len(row.forgotten)
+    who = f"{many} client{'s were' if many > 1 else ' was'} forgotten"
+    known = "evaluated again" if row.metrics else "not evaluated again"
+    return f"; after it {who} and the model was {known}, while curves show the rounds as they were" if many else ""
 
 
 def _badge(run: Run) -> Markup | None:
