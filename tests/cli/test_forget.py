@@ -182,6 +182,13 @@ def test_what_a_continued_run_learnt_of_the_client_remains(tmp_path: Path) -> No
     assert "phase 'scaffold' of '" in found and "origin" in found
 
 
+def test_a_kernel_width_that_the_client_was_asked_for_remains(tmp_path: Path) -> None:
+    wide = 'model = { name = "random-features", dimension = 64, inner = "linear" }\n'
+    scaled = '[[phases]]\nalgorithm = "feature-scale"\n[[phases]]'
+    (found,) = learnt(forget(planned(tmp_path, wide + PLAN.replace("[[phases]]", scaled)), "client-003"))
+    assert "phase 'feature-scale'" in found and "learnt with its visit: features.lift.sigma" in found
+
+
 def test_scales_that_were_fitted_on_the_clients_rows_remain(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [f"{rng.normal():.3f},{rng.normal():.3f},{'ab'[place % 2]},{'xyz'[place % 3]}" for place in range(90)]
@@ -214,7 +221,7 @@ def contents(run: Path) -> dict[str, Any]:
     for path in sorted(run.iterdir()):
         if path.suffix == ".parquet":
             found[path.name] = pyarrow.parquet.read_table(path).to_pylist()
-        elif path.is_file():
+        elif path.is_file() and not path.name.endswith(".part"):  # what a dead process had not finished writing
             found[path.name] = re.sub(rb'"time": "[^"]*"', b"", path.read_bytes())
     with closing(DiskStore(run / "checkpoint" / "state.sqlite")) as store:
         rows = store._database.execute("SELECT name, client, tree FROM trees ORDER BY 1, 2").fetchall()

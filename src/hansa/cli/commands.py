@@ -128,7 +128,10 @@ def forget(
     record = forget_client(path, client, upload)
     print(json.dumps(record, indent=1))
     learnt = [f"{one['where']} ({one['what']})" for one in record["remains"] if one["learnt"]]
-    print(f"Not exact, because this remains: {'; '.join(learnt)}." if learnt else "Exact.", file=sys.stderr)
+    exact = f"Exact: nothing that the model depends on remains of '{client}'."
+    print(f"Not exact, because this remains: {'; '.join(learnt)}." if learnt else exact, file=sys.stderr)
+    if record["not_evaluated"]:
+        print(record["not_evaluated"], file=sys.stderr)
 
 
 @app.command()
