@@ -145,5 +145,6 @@ def _graceful_stop() -> Iterator[Callable[[], bool]]:
 
 def _hang_up(terminals: Sequence[int]) -> None:
     """Write to nobody in place of a terminal that has closed, where writing fails."""
-    for stream in terminals:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    with Path(os.devnull).open("wb") as nobody:
+        for stream in terminals:
+            os.dup2(nobody.fileno(), stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -270,7 +271,7 @@ def test_a_stopped_process_is_one_failed_client() -> None:
         run.round = 1
         record = run_round(run, session)
     assert len(record["failed"]) == 1 and record["clients"] == len(SIZES) - 1
-    assert "computed nothing for 2 s and was ended" in next(iter(record["failed"].values()))
+    assert re.search(r"computed nothing for \d+ s and was ended", next(iter(record["failed"].values())))
 
 
 def test_a_client_that_hangs_is_left_out_without_a_deadline() -> None:
@@ -282,10 +283,8 @@ def test_a_client_that_hangs_is_left_out_without_a_deadline() -> None:
 
 def test_a_client_that_computes_for_long_is_waited_for() -> None:
     """Longer than one has patience: it is busy, and nobody set a deadline."""
-    run = opened(Busy(LOCAL, seconds=1.0), federation((4, 5)), orchestration=Star(fraction=1.0))
-    with Processes(2, patience=0.3).open(run.context) as session:
-        for worker in session.workers:  # type: ignore[attr-defined]
-            worker.stirred += 1e6  # starting may take long on a busy machine
+    run = opened(Busy(LOCAL, seconds=3.0), federation((4, 5)), orchestration=Star(fraction=1.0))
+    with Processes(2, patience=2.0).open(run.context) as session:
         record = run_round(run, session)
     assert record["failed"] == {}
 
