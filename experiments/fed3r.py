@@ -207,7 +207,7 @@ def forgetting() -> str:
         f"Client `client-007` of 100 leaves: accuracy {100 * accuracy[0]:.2f} % before, {100 * accuracy[1]:.2f} % "
         "after. "
         f"The classifier differs from one trained anew without it by {gap:.1e} (relative, the model is float32); the "
-        f"sums differ from those of the other clients' kept uploads by {record['difference_to_training_without']:.1e}. "
+        f"sums differ from those of the other clients' kept uploads by {record['difference_of_sums']:.1e}. "
         f"It took {record['seconds']:.1f} s, no training and no contact with any client."
     )
 

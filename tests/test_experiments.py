@@ -27,7 +27,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("common", "fed3r", "personalisation"):
+    for name in ("common", "fed3r", "personalisation", "robust"):
         sys.modules.pop(name, None)
 
 
@@ -79,3 +79,16 @@ def test_plans_of_closed_forms_can_be_read(experiment) -> None:
         found = plan_from_table(json.loads(json.dumps(page.cifar(phases))), "p", page.DATA)
         check_phases(found)
         assert found.phases[0].temperature == phases[0].get("temperature", 0.1)
+
+
+def test_attackers_decide_the_mean_and_not_the_median(experiment, tmp_path: Path, monkeypatch) -> None:
+    page = experiment("robust")
+    monkeypatch.setattr(page, "RUNS", tmp_path)
+    lies = {lie: page.accuracy("mean", "dealt at random", lie, seed=0, rounds=5) for lie in page.LIES}
+    assert lies["none"] > 0.7 > 0.4 > max(lies["opposite"], lies["noise"])
+    assert page.accuracy("median", "dealt at random", "noise", seed=0, rounds=5) > 0.7
+    made = len(list(tmp_path.iterdir()))
+    assert page.accuracy("mean", "dealt at random", "noise", seed=0, rounds=5) == lies["noise"]  # found, not repeated
+    assert len(list(tmp_path.iterdir())) == made == 4
+    cells = {f"{partition}, {told}": [0.5, 0.7] for partition in page.PARTITIONS for told in page.LIES.values()}
+    assert "| mean | 60.0 ± 10.0 |" in page.page({"mean": cells})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from hansa.engines.signals import STOPPING
 from hansa.errors import DamagedStore, Diverged, HansaError, require
 from hansa.io.codec import import_paths, piece_to_table, to_table
 from hansa.io.store import DiskStore, Store, checkpoint_of, fingerprint
@@ -83,6 +85,8 @@ def resume(
     """
     check_kinds(accept)
     done = Run.open(path)
+    says = f"A client was being forgotten in '{path}'"
+    require(done.status != "forgetting", f"{says}: end that first, with the same 'hansa forget' again.")
     plan, folder = read_plan(done.path / "plan.toml", trust=trust), RunFolder(done.path)
     if done.status == "finished" and _ended(plan, done.path):
         return done
@@ -195,20 +199,33 @@ def _tracking(plan: Plan, tracking: Tracking, folder: RunFolder) -> Iterator[Wat
 
 @contextmanager
 def _graceful_stop() -> Iterator[Callable[[], bool]]:
-    """End the run after the round at hand on the first Ctrl-C; a second one ends it at once."""
+    """End the run after the round at hand on the first Ctrl-C, SIGTERM or SIGHUP; a second one ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     asked = threading.Event()
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    minded = [number for number in STOPPING if before[number] is not signal.SIG_IGN]  # nohup wants a run to go on
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
-    def ask(*_: object) -> None:
+    def ask(number: int, _: object) -> None:
+        if number == getattr(signal, "SIGHUP", None):
+            _hang_up(terminals)
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
 
-    signal.signal(signal.SIGINT, ask)
+    for number in minded:
+        signal.signal(number, ask)
     try:
         yield asked.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in minded:
+            signal.signal(number, before[number])
+
+
+def _hang_up(terminals: Sequence[int]) -> None:
+    """Write to nobody in place of a terminal that has closed, where writing fails."""
+    with Path(os.devnull).open("wb") as nobody:
+        for stream in terminals:
+            os.dup2(nobody.fileno(), stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import BinaryIO
 
 import pytest
 from engine_cases import CLASSES, WIDTH, context, federation, states
@@ -11,10 +12,11 @@ from napping import Napping
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
+from hansa.engines import framing
 from hansa.engines.auto import Auto
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
-from hansa.engines.session import Engine
+from hansa.engines.session import Engine, Reply
 from hansa.engines.vectorised import Vectorised
 from hansa.io.store import MemoryStore
 from hansa.models.dense import Linear
@@ -24,6 +26,7 @@ from hansa.orchestrate.star import Star
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_round
 from hansa.running.phase_run import PhaseRun
+from hansa.running.round_book import RoundBook
 from hansa.task import Task
 from hansa.tree import equal
 
@@ -73,6 +76,28 @@ def test_a_chain_goes_on_without_the_client_that_hangs() -> None:
     slow, others = round_under(DEADLINE, Napping(sleepy=3, seconds=SLOW), Serial(1), chains)
     assert some.keys() == others.keys() == {"c1"}
     assert equal(hung.server, slow.server)
+
+
+def test_a_visit_takes_what_the_runs_own_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process says of itself does not count: its frames do not even have a place for it."""
+    found: dict[str, float] = {}
+    heads: list[object] = []
+    read, take = framing.read, RoundBook.take
+
+    def heard(stream: BinaryIO) -> framing.Frame:
+        frame = read(stream)
+        heads.append(frame[0])
+        return frame
+
+    def taken(self: RoundBook, reply: Reply) -> None:
+        found[reply.client] = reply.seconds
+        take(self, reply)
+
+    monkeypatch.setattr(framing, "read", heard)
+    monkeypatch.setattr(RoundBook, "take", taken)
+    round_under(30.0, Napping(sleepy=3, seconds=0.5), Processes(1))
+    assert 0.5 <= found["c1"] < 30 and max(found[name] for name in found if name != "c1") < found["c1"]
+    assert all(head in ({"kind": "begun"}, {}) for head in heads) and len(heads) == 2 * len(SIZES)
 
 
 def test_who_is_in_time_is_not_left_out() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 from engine_cases import SIZES, assert_same, federation, local_tests, ran, task_of
-from napping import Napping
+from napping import Busy, Napping
 
 from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.fedavg import FedAvg
@@ -19,7 +21,7 @@ from hansa.algorithms.personal import Personal
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
 from hansa.data.federation import Client, Federation
-from hansa.engines import evaluation, processes, serial
+from hansa.engines import evaluation, processes, remote, serial
 from hansa.engines.processes import Processes, ProcessSession
 from hansa.engines.serial import Serial
 from hansa.errors import HansaError
@@ -254,3 +256,92 @@ def test_a_state_that_came_too_late_is_not_kept(monkeypatch: pytest.MonkeyPatch)
         for expected.round in (0, 2):
             run_round(expected, reference)
     assert_same(expected, run, 0.0)
+
+
+# --------------------------------------------------------------------------------------- processes that stand still
+
+
+def test_a_stopped_process_is_one_failed_client() -> None:
+    """Nobody set a deadline; a process that computes nothing is noticed by its processor time."""
+    run = opened(FedAvg(LOCAL), federation(), orchestration=Star(fraction=1.0))
+    with Processes(1, patience=2.0).open(run.context) as session:
+        assert isinstance(session, ProcessSession)
+        run_round(run, session)
+        os.kill(session.workers[0].process.pid, signal.SIGSTOP)
+        run.round = 1
+        record = run_round(run, session)
+    assert len(record["failed"]) == 1 and record["clients"] == len(SIZES) - 1
+    assert re.search(r"computed nothing for \d+ s and was ended", next(iter(record["failed"].values())))
+
+
+def test_a_client_that_hangs_is_left_out_without_a_deadline() -> None:
+    run = opened(Napping(LOCAL, sleepy=SIZES[4], seconds=1e6), federation(), orchestration=Star(fraction=1.0))
+    with Processes(2, patience=2.0).open(run.context) as session:
+        record = run_round(run, session)
+    assert record["failed"].keys() == {"c4"}
+
+
+def test_a_client_that_computes_for_long_is_waited_for() -> None:
+    """Longer than one has patience: it is busy, and nobody set a deadline."""
+    run = opened(Busy(LOCAL, seconds=3.0), federation((4, 5)), orchestration=Star(fraction=1.0))
+    with Processes(2, patience=2.0).open(run.context) as session:
+        record = run_round(run, session)
+    assert record["failed"] == {}
+
+
+def test_nobody_is_late_because_the_run_itself_was_stopped() -> None:
+    run = opened(FedAvg(LOCAL), federation(), orchestration=Star(fraction=1.0), deadline=5.0)
+    with Processes(1, patience=5.0).open(run.context) as session:
+        assert isinstance(session, ProcessSession)
+        run_round(run, session)
+        worker = session.workers[0]
+        worker.since, worker.stirred, session.looked = (time.monotonic() - 60 for _ in range(3))
+        worker.computed = remote.computing_time(worker.process.pid)
+        session._excuse()
+        assert session._late(worker) is None
+        worker.since = time.monotonic() - 60
+        assert session._late(worker) is not None  # which is no excuse for the next time
+
+
+def test_processes_lost_twice_during_one_evaluation_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is killed and the next one stopped, with several requests waiting at each."""
+    monkeypatch.setattr(processes, "EVALUATED", 2)
+    run, expected = opened(STATEFUL["ditto"], local_tests()), opened(STATEFUL["ditto"], local_tests())
+    signals, ask = [signal.SIGKILL, signal.SIGSTOP], remote.Worker.evaluate
+
+    def struck(self: remote.Worker, request: Any) -> Any:
+        if signals:
+            os.kill(self.process.pid, signals.pop(0))
+        return ask(self, request)
+
+    with Processes(1, patience=2.0).open(run.context) as session, Serial(1).open(expected.context) as reference:
+        run_round(run, session), run_round(expected, reference)
+        monkeypatch.setattr(remote.Worker, "evaluate", struck)
+        found = evaluate(run, session).metrics
+    assert not signals
+    assert found == evaluate(expected, reference).metrics
+
+
+def test_an_evaluation_that_ends_every_process_stops_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, ask = opened(STATEFUL["ditto"], local_tests()), remote.Worker.evaluate
+
+    def struck(self: remote.Worker, request: Any) -> Any:
+        self.process.kill()
+        return ask(self, request)
+
+    monkeypatch.setattr(remote.Worker, "evaluate", struck)
+    with Processes(1).open(run.context) as session, pytest.raises(HansaError, match="3 processes were lost, one after"):
+        evaluate(run, session)
+
+
+def test_a_stopped_process_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "CLOSING", 0.5)
+    with Processes(1).open(opened(FedAvg(LOCAL), federation()).context) as session:
+        assert isinstance(session, ProcessSession)
+        os.kill(session.workers[0].process.pid, signal.SIGSTOP)
+    assert session.workers[0].process.returncode == -signal.SIGKILL
+
+
+def test_patience_must_be_a_time() -> None:
+    with pytest.raises(HansaError, match="'patience' of the processes engine must be a number"):
+        Processes(patience=0)

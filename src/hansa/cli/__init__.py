@@ -7,20 +7,23 @@ import sys
 from hansa.cli.text import printable
 from hansa.errors import HansaError
 
+STOPPED = 130  # the exit code of a run that was asked to stop
+
 
 def main() -> None:
     """Run a command; bad input ends with one clear message and exit code 2."""
     from hansa.cli.commands import app
 
     try:
-        app(standalone_mode=False)
+        if app(standalone_mode=False) == STOPPED:  # what typer makes of an interrupt
+            raise KeyboardInterrupt
     except HansaError as error:
         for line in (f"hansa: {error}", *getattr(error, "__notes__", ())):
             print(printable(line), file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("hansa: stopped at once.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(STOPPED)
     except Exception as error:
         sys.exit(_usage(error))
 
@@ -31,7 +34,7 @@ def _usage(error: Exception) -> int:
 
     show = getattr(error, "show", None)
     if isinstance(error, Abort):
-        return 130
+        return STOPPED
     if show is None:
         raise error
     show()

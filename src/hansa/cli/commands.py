@@ -147,10 +147,19 @@ def forget(
     upload: Annotated[Path | None, typer.Option(help="What the client sends again, where nothing was kept.")] = None,
     trust: TrustOwnCode = False,
 ) -> None:
-    """Take a client out of a closed-form classifier, exactly, with no training and no contact with the others."""
+    """Take a client out of a closed-form classifier, with no training and no contact with the others.
+
+    The record says whether that is exact, and what the client still touches.
+    """
     from hansa.deploy.forget import forget as forget_client
 
-    print(json.dumps(forget_client(path, client, upload, trust=trust), indent=1))
+    record = forget_client(path, client, upload, trust=trust)
+    print(json.dumps(record, indent=1))
+    learnt = [f"{one['where']} ({one['what']})" for one in record["remains"] if one["learnt"]]
+    exact = f"Exact: nothing that the model depends on remains of '{client}'."
+    print(f"Not exact, because this remains: {'; '.join(learnt)}." if learnt else exact, file=sys.stderr)
+    if record["not_evaluated"]:
+        print(record["not_evaluated"], file=sys.stderr)
 
 
 @app.command()

@@ -101,7 +101,7 @@ def show_comparison(runs: Sequence[Run]) -> None:
     for row in rows:
         flops = flops_text(row.flops).removesuffix("FLOP")  # the column's title says so, and 80 characters are few
         costs = (bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops, seconds_text(row.seconds))
-        table.add_row(*map(plain, (row.run, row.phase, _change(row), str(row.rounds), *costs)))
+        table.add_row(*map(plain, (row.run, row.title, _change(row), str(row.rounds), *costs)))
     Console().print(table)
 
 

@@ -22,7 +22,7 @@ from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
 from hansa.data.sources.table import TableSource
 from hansa.data.targets import Real, Target, class_names_of, target_from_table
-from hansa.deploy.forget import last_phase
+from hansa.deploy.restored import last_phase, remaining
 from hansa.errors import HansaError, did_you_mean, require
 from hansa.features.extract import Extractor, extract_features
 from hansa.io.codec import from_table, to_table
@@ -254,7 +254,7 @@ def _from_run(run: Run, client: str | None, data: Data, trust: Trust) -> Deploye
         with _store(run) as store:
             return _deployed(run, plan, last_phase(run, store, trust))
     _check_client(run, client)
-    experiment = assemble(plan, data, trust=trust).experiment
+    experiment = remaining(assemble(plan, data, trust=trust).experiment, run.summary.get("forgotten", ()))
     RunFolder(run.path).write_data(experiment)  # refuses data that has changed
     with _store(run) as store:
         return _deployed(run, plan, restore(experiment, store, len(experiment.phases) - 1), client)

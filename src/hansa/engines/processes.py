@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +27,7 @@ from hansa.engines.session import (
 )
 from hansa.engines.threads import cores, good
 from hansa.engines.update_sum import UpdateSum
-from hansa.errors import require
+from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.payload import Update
 from hansa.task import Task
@@ -35,6 +35,9 @@ from hansa.tree import Tree
 
 AHEAD = 2  # visits a process has been handed, so that it never waits for the next
 GLANCE = 0.05  # seconds between two looks at who is late, where there is a deadline
+GLANCES = 20  # looks at who stands still, within the patience that one has
+HALTED = 1.0  # seconds that a look may come late; more, and the run itself stood still
+TRIES = 3  # processes that may be lost over the same evaluation
 EVALUATED = 64  # clients a process evaluates at a time
 
 
@@ -44,13 +47,19 @@ class Processes:
 
     A client's samples are sent to a process once, the round's message once a round.  A client's state lives in the
     process that visited it last; the run keeps a copy it never opens, for the next start or another process.
+
+    A process that ends, or is stopped or hangs and has computed nothing for `patience` seconds over its work, is a lost
+    client and another process takes its place.
     """
 
     workers: int | Literal["auto"] = "auto"
+    patience: float = 60.0
 
     def __post_init__(self) -> None:
         says = "The 'workers' of the processes engine must be 'auto' or a whole number ≥ 1"
         require(good(self.workers), f"{says}. Got {self.workers}.")
+        says = "The 'patience' of the processes engine must be a number of seconds > 0"
+        require(self.patience > 0, f"{says}. Got {self.patience}.")
 
     @property
     def count(self) -> int:
@@ -64,7 +73,7 @@ class Processes:
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[ProcessSession]:
         """Start the processes; they end with the phase."""
-        session = ProcessSession(context=context)
+        session = ProcessSession(context=context, patience=self.patience)
         try:
             for _ in range(self.count):
                 session.workers.append(Worker(context))
@@ -91,9 +100,11 @@ class ProcessSession(Counted):
     """The processes at work.  Only this thread talks to the run, so stores need no locks."""
 
     context: PhaseContext = field(kw_only=True)
+    patience: float = field(kw_only=True)
     workers: list[Worker] = field(default_factory=list)
     holder: dict[str, Worker] = field(default_factory=dict)  # by client: the process with its latest state
     visits: Counter[str] = field(default_factory=Counter)  # of the round at hand, by client
+    looked: float = field(default_factory=time.monotonic)  # when somebody last looked who is late
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Yield the sum of the lanes' uploads in their order, those of lines by themselves."""
@@ -105,7 +116,7 @@ class ProcessSession(Counted):
         while order:
             while len(running) < AHEAD * len(self.workers) and (state := self._next_up(ready)) is not None:
                 running[self._send(state, task.round, server)] = state
-            for future in wait(running, self._patience(), FIRST_COMPLETED).done:
+            for future in wait(running, self._glance, FIRST_COMPLETED).done:
                 if future in running:
                     self._advance(future, running, task, server, ready)
             self._stop_late(running, server, ready)
@@ -176,20 +187,35 @@ class ProcessSession(Counted):
         if not state.ended:
             ready.appendleft(state)
 
-    def _patience(self) -> float | None:
-        """Return the seconds to wait before looking who is late; None is for ever, where nobody minds."""
-        return None if self.context.deadline is None else GLANCE
+    @property
+    def _glance(self) -> float:
+        """The seconds to wait before looking who is late or stands still."""
+        return min(1.0, self.patience / GLANCES, 1.0 if self.context.deadline is None else GLANCE)
 
     def _stop_late(self, running: Running, server: RoundServer, ready: deque[Under]) -> None:
-        """Put a new process in the place of one that takes too long over a visit."""
-        deadline = self.context.deadline
+        """Put a new process in the place of one that takes too long over a visit, or computes nothing."""
+        self._excuse()
         for worker in list(self.workers):
-            since = worker.since  # another thread may set it at any moment
-            taken = 0.0 if since is None else time.monotonic() - since
-            late = [state.client for state in running.values() if state.worker is worker]
-            if deadline is not None and taken > deadline and late:
-                why = partial(missed, deadline=deadline, seconds=taken, how="it was stopped after")
+            why = self._late(worker) if any(state.worker is worker for state in running.values()) else None
+            if why is not None:
                 self._lost(worker, why, running, server, ready)
+
+    def _late(self, worker: Worker) -> Callable[[str], ClientFailed] | None:
+        """Return why a process with something to do is lost; None where it is not."""
+        deadline, since = self.context.deadline, worker.since  # another thread may set it at any moment
+        taken = 0.0 if since is None else time.monotonic() - since
+        if deadline is not None and taken > deadline:
+            return partial(missed, deadline=deadline, seconds=taken, how="it was stopped after")
+        standing = worker.standing()
+        return partial(_stood, standing) if standing > self.patience else None
+
+    def _excuse(self) -> None:
+        """Take nobody for late because this process was stopped itself, or was busy with something else."""
+        now = time.monotonic()
+        since, self.looked = now - self.looked, now
+        if since > self._glance + HALTED:
+            for worker in self.workers:
+                worker.excuse(since)
 
     def _replace(self, worker: Worker) -> None:
         """Put a new process in the place of one that ended or must end."""
@@ -234,21 +260,45 @@ class ProcessSession(Counted):
                 yield rows
 
     def _rows(self, part: EvaluationRequest, worker: Worker, future: Future[list[Tree]]) -> list[Tree]:
-        """Return rows of metrics; where a process ended meanwhile, another one makes them."""
-        try:
-            return future.result()
-        except Gone:
-            if worker in self.workers:
+        """Return rows of metrics; where a process is lost meanwhile, another one makes them."""
+        for _ in range(TRIES):
+            try:
+                return self._awaited(worker, future)
+            except (Gone, CancelledError):
+                worker, future = self._asked_again(worker, part)
+            except ClientFailed as error:
+                raise HansaError(f"An evaluation failed, and the run stops: {error}") from error
+        who = f"client '{part.clients[0]}'" + (f" and {len(part.clients) - 1} others" if part.clients[1:] else "")
+        raise HansaError(
+            f"{TRIES} processes were lost, one after the other, while they evaluated {who}: the run stops."
+        )
+
+    def _awaited(self, worker: Worker, future: Future[list[Tree]]) -> list[Tree]:
+        """Wait for an answer; a process that stands still over it is ended, and so there will be none."""
+        while not wait([future], self._glance).done:
+            self._excuse()
+            if worker in self.workers and worker.standing() > self.patience:
                 self._replace(worker)
-            another = self.workers[0]
-            for client in part.clients:
-                self._take_in(another, client)
-            return another.evaluate(part).result()
+        return future.result()
+
+    def _asked_again(self, worker: Worker, part: EvaluationRequest) -> tuple[Worker, Future[list[Tree]]]:
+        """Ask a process that lives for what another one can no longer tell."""
+        if worker in self.workers:
+            self._replace(worker)
+        another = self.workers[0]
+        for client in part.clients:
+            self._take_in(another, client)
+        return another, another.evaluate(part)
 
 
 def _died(worker: Worker, client: str) -> ClientFailed:
     code = worker.process.wait()
     return ClientFailed(f"The process of client '{client}' ended with {code}. It is left out of the round.")
+
+
+def _stood(seconds: float, client: str) -> ClientFailed:
+    told = f"The process of client '{client}' computed nothing for {seconds:.0f} s and was ended"
+    return ClientFailed(f"{told}. It is left out of the round.")
 
 
 def unanswered(future: Future[Reply]) -> bool:

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any, BinaryIO, cast
 
 from hansa.data.federation import has_samples
 from hansa.engines import framing
 from hansa.engines.client_side import ClientSide
 from hansa.engines.session import ClientFailed, EvaluationRequest, PhaseContext, Reply
+from hansa.engines.signals import held_back
 from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.io.codec import piece_import_paths, piece_to_table
@@ -25,6 +27,7 @@ from hansa.task import task_to_table
 from hansa.tree import Tree, nest
 
 Message = Sequence[wire.Buffer]
+CLOSING = 5.0  # seconds a process is given to end by itself
 # A step of training asks for the same memory again and again.  Given back to the system, every page of it costs anew;
 # so a process keeps what it has, in large pages.  Where the C library knows nothing of this, nothing happens.
 KEEP_MEMORY = {
@@ -88,11 +91,14 @@ class Worker:
         self.sent: set[str] = set()  # clients whose samples it holds
         self.told: tuple[Tree | None, int] = None, 0  # the message it works with, kept so that no other is taken for it
         self.load = 0  # samples of the visits it has been handed
-        self.since: float | None = None  # when it began the visit at hand
+        self.since: float | None = None  # when it began the visit at hand, by this side's clock
+        self.computed: float | None = None  # processor time, as of the last look at it
+        self.stirred = time.monotonic()  # when that last changed
         trusted = sorted({path for path in own_code(self.sides, context.suite) if is_import_path(path)})
         command = [sys.executable, "-P", "-m", "hansa.engines.worker", *trusted]
         pipe, env = subprocess.PIPE, {**KEEP_MEMORY, **os.environ, "PYTHONPATH": search_path()}
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env)
+        with held_back():
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env)
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         framing.widen(self.requests, self.replies)
         self.writer, self.reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
@@ -101,18 +107,34 @@ class Worker:
         self.writer.submit(framing.write, self.requests, head, leaves)
 
     def close(self) -> None:
-        """Let it end by itself, once it has answered what it was asked."""
+        """Let it end by itself; one that is stopped, or still busy with what nobody will hear of, is ended."""
+        overdue = Timer(CLOSING, self.process.kill)
+        overdue.start()
         self.writer.shutdown(cancel_futures=True)
         with suppress(BrokenPipeError):  # it died; whoever waits for a reply is told
             self.requests.close()
         self.reader.shutdown(cancel_futures=True)
         self.process.wait()
+        overdue.cancel()
         self.replies.close()
 
     def kill(self) -> None:
         """End it at once, whatever it does."""
         self.process.kill()
         self.close()
+
+    def standing(self) -> float:
+        """Return the seconds since it last computed anything, as far as these looks at it can tell."""
+        computed, now = computing_time(self.process.pid), time.monotonic()
+        if computed is None or computed != self.computed:
+            self.computed, self.stirred = computed, now
+        return now - self.stirred
+
+    def excuse(self, seconds: float) -> None:
+        """Do not count some seconds, in which this side could not listen either."""
+        self.stirred += seconds
+        if self.since is not None:
+            self.since += seconds
 
     def take_in(self, client: str, *, states: bool) -> None:
         """Hand over a client's samples, if the process lacks them, and its states, if another one has later ones."""
@@ -144,6 +166,7 @@ class Worker:
         if self.told[0] is not down or self.told[1] != round:
             self.told = down, round
             self.writer.submit(framing.write, self.requests, {"kind": "down", "round": round}, [message])
+        self.stirred = time.monotonic()  # it had nothing to compute before
         head = {"kind": "visit", "client": client, "seed": seed}
         self.writer.submit(framing.write, self.requests, head, [])
         return self.reader.submit(self._reply, client, sum(map(len, message)) if down else 0)
@@ -153,28 +176,38 @@ class Worker:
         head = {"kind": "evaluate", "clients": list(request.clients), "split": request.split, "start": request.start}
         public = [] if request.public is None else [wire.parts({"x": request.public.x, "y": request.public.y})]
         messages = [wire.parts(request.served), *public]
+        self.stirred = time.monotonic()
         self.writer.submit(framing.write, self.requests, {**head, "public": bool(public)}, messages)
         return self.reader.submit(lambda: [wire.unpack(part)[0] for part in self._answer(request.clients[0])[1]])
 
     def _reply(self, client: str, bytes_down: int) -> Reply:
-        """Return what a visit gave."""
-        head, messages = self._answer(client)
+        """Return what a visit gave; what it took is this side's measurement, and not what the other side says."""
+        _, messages, seconds = self._answer(client)
         upload, numbers = wire.unpack(messages[0])
         state, _ = wire.unpack(messages[1])
         bytes_up = len(messages[0]) if upload else 0
-        return Reply(client, upload, numbers, state, bytes_down, bytes_up, head["seconds"])
+        return Reply(client, upload, numbers, state, bytes_down, bytes_up, seconds)
 
-    def _answer(self, client: str) -> framing.Frame:
-        """Return an answer; the process first says that it begins."""
+    def _answer(self, client: str) -> tuple[dict[str, Any], list[memoryview], float]:
+        """Return an answer and the seconds it took; the process first says that it begins."""
         try:
             begun, _ = framing.read(self.replies)
             if "error" in begun:
                 raise HansaError(begun["error"])  # it refuses the whole phase
             self.since = time.monotonic()
             head, messages = framing.read(self.replies)
-            self.since = None
+            seconds, self.since = time.monotonic() - self.since, None
         except EOFError as error:
             raise Gone(f"The process of client '{client}' ended with {self.process.wait()}.") from error
         if "error" in head:
             raise ClientFailed(head["error"])
-        return head, messages
+        return head, messages, seconds
+
+
+def computing_time(process: int | None) -> float | None:
+    """Return the processor time that a process has used, in the system's ticks; None where the system does not say."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return float(fields[11]) + float(fields[12])  # in user mode and in the kernel

@@ -14,6 +14,7 @@ from hansa.engines import framing
 from hansa.engines.client_side import ClientSide
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.session import ClientFailed, EvaluationRequest, client_errors, perform
+from hansa.engines.signals import leave_to_the_run
 from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.io.codec import piece_from_table
@@ -118,7 +119,7 @@ class Worker:
             return {"error": str(error)}, []
         if reply.state:
             self.clients[client].states[self.depth] = reply.state
-        return {"seconds": reply.seconds}, [wire.parts(reply.upload, reply.numbers), wire.parts(reply.state)]
+        return {}, [wire.parts(reply.upload, reply.numbers), wire.parts(reply.state)]
 
     def _evaluate(self, head: dict[str, Any], trees: list[Tree]) -> Answer:
         public = ClientData(trees[1]["x"], trees[1]["y"]) if head["public"] else None
@@ -151,6 +152,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, trusted: Sequence[str] = ()) ->
 
 
 if __name__ == "__main__":
+    leave_to_the_run()
     torch.set_num_threads(1)
     frames_out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a client prints goes to stderr, not between the frames

@@ -35,6 +35,7 @@ SUMMARY = (
     "bytes_down",
     "flops",
     "seconds",
+    "forgotten",
 )  # fields of a row that a phase's summary holds under the same name
 
 
@@ -120,7 +121,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """'finished', 'interrupted' or 'running'; 'unfinished' where no summary tells which of the two last."""
+        """'finished', 'interrupted', 'running' or 'forgetting'; 'unfinished' where no summary tells which it was."""
         return str(self.summary.get("status", "unfinished"))
 
     def clients(self) -> pyarrow.Table | None:
@@ -233,6 +234,13 @@ class Row:
     evaluated: int | None = None  # the round of these metrics
     deployed: int | None = None  # the round chosen by validation sets, where one was
     exploded: bool = False  # whether the loss is many times what the phase began with
+    forgotten: Sequence[str] = ()  # clients that were taken out afterwards: the metrics are those without them
+
+    @property
+    def title(self) -> str:
+        """The phase's name, with the number of clients that were forgotten since."""
+        many = len(self.forgotten)
+        return self.phase + (f", {many} client{'s' if many > 1 else ''} forgotten" if many else "")
 
     @property
     def bytes(self) -> int:
@@ -249,7 +257,13 @@ class Row:
 
 
 def phases(run: Run) -> list[Row]:
-    """Return a row per phase begun, each with its deployed or last evaluation, never its best."""
+    """Return a row per phase begun, each with its deployed or last evaluation, never its best.
+
+    Where clients were forgotten, the last phase's is the evaluation that followed; the journal has the rounds as they
+    were.
+    """
+    if run.summary.get("forgotten"):
+        return [_row(run.name, phase) for phase in run.summary["phases"]]
     grouped: dict[int, list[Record]] = {}
     for record in run.rounds:
         grouped.setdefault(record["phase"], []).append(record)

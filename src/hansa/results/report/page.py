@@ -91,6 +91,7 @@ def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
     diverged = bool(rows and rows[-1].metrics and not found)
     about = "The model's outputs are no numbers" if diverged else "No round was evaluated yet"
     about = _about(found, rows[-1].exploded) if found else about
+    about += _since(rows[-1]) if rows else ""
     shown = element("p", metric_text(found.column, found.value) if found else "–", class_="value")
     return element(
         "article",
@@ -106,6 +107,14 @@ def _about(found: Headline, exploded: bool) -> str:
     when = "at the round that validation chose" if found.deployed else "at the last evaluation"
     lower = "" if found.column.facts.higher else "; lower is better"
     return f"{found.column.title} {when}, round {found.round}{lower}{'; the loss exploded' if exploded else ''}"
+
+
+def _since(row: Row) -> str:
+    """Tell that clients were forgotten after the rounds that the curves show."""
+    many = len(row.forgotten)
+    who = f"{many} client{'s were' if many > 1 else ' was'} forgotten"
+    known = "evaluated again" if row.metrics else "not evaluated again"
+    return f"; after it {who} and the model was {known}, while curves show the rounds as they were" if many else ""
 
 
 def _badge(run: Run) -> Markup | None:

@@ -47,7 +47,7 @@ def _line(row: Row, label: str | None, colour: int, metrics: Sequence[Column]) -
     numbers = [*([""] * len(measured) if whole else measured), count_text(row.rounds), *costs]
     name = element("th", swatch(colour), label, scope="row", class_="first") if label else element("td")
     kind = "sum" if whole else "first" if label else None
-    texts = [element("td", text, class_="text") for text in (row.phase, row.algorithm)]
+    texts = [element("td", text, class_="text") for text in (row.title, row.algorithm)]
     return element("tr", name, *texts, *(element("td", text) for text in numbers), class_=kind)
 
 
