@@ -37,6 +37,7 @@ AHEAD = 2  # visits a process has been handed, so that it never waits for the ne
 GLANCE = 0.05  # seconds between two looks at who is late, where there is a deadline
 GLANCES = 20  # looks at who stands still, within the patience that one has
 HALTED = 1.0  # seconds that a look may come late; more, and the run itself stood still
+PATIENCE = 60.0  # seconds in which a process with work may compute nothing
 TRIES = 3  # processes that may be lost over the same evaluation
 EVALUATED = 64  # clients a process evaluates at a time
 
@@ -53,7 +54,7 @@ class Processes:
     """
 
     workers: int | Literal["auto"] = "auto"
-    patience: float = 60.0
+    patience: float = PATIENCE
 
     def __post_init__(self) -> None:
         says = "The 'workers' of the processes engine must be 'auto' or a whole number ≥ 1"
@@ -100,7 +101,7 @@ class ProcessSession(Counted):
     """The processes at work.  Only this thread talks to the run, so stores need no locks."""
 
     context: PhaseContext = field(kw_only=True)
-    patience: float = field(kw_only=True)
+    patience: float = PATIENCE
     workers: list[Worker] = field(default_factory=list)
     holder: dict[str, Worker] = field(default_factory=dict)  # by client: the process with its latest state
     visits: Counter[str] = field(default_factory=Counter)  # of the round at hand, by client
