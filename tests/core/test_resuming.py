@@ -200,7 +200,7 @@ def test_code_of_ones_own_is_known_by_its_file(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "own_rule.py").write_text(code)
     importlib.invalidate_caches()
     importlib.import_module("own_rule")
-    plan = read_plan("digits-fedavg", ["model={name='module', path='own_rule:Mine'}"])
+    plan = read_plan("digits-fedavg", ["model={name='module', path='own_rule:Mine'}"], trust=True)
     before = code_facts(plan)
     (tmp_path / "own_rule.py").write_text(code + "# another line\n")
     (told,) = changes(before, code_facts(plan))
