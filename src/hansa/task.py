@@ -105,6 +105,9 @@ class Task:
     samples: int = 0  # training samples of all clients together; 0 where nobody knows
     round: int = 0  # of the phase, from 0 on, and of how many: learning rates may follow it
     rounds: int = 1
+    place: int = 0  # of the phase among all phases of a run, and of those it continues
+    cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
+    visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
 
     @property
     def num_classes(self) -> int:
@@ -209,11 +212,12 @@ class Task:
 
 
 OBJECTS = ("model", "start", "labels")  # what of a task is no plain setting
+SERVERS = ("place", "cohort", "visits")  # what the server alone needs to know
 
 
 def task_to_table(task: Task) -> dict[str, Any]:
     """Return a task as JSON: its model and settings; leaves and a client's own classes travel beside it."""
-    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in OBJECTS}
+    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in (*OBJECTS, *SERVERS)}
     return {"model": piece_to_table("model", task.model), **plain, "input_shape": list(task.input_shape)}
 
 

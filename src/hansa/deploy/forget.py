@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hansa.algorithms.statistics import RELEASE
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation
 from hansa.data.targets import target_from_table
@@ -128,7 +129,8 @@ def _difference(last: PhaseRun, store: Store) -> float | None:
     for client in others:
         kept = store.get(f"{last.index}/upload", client) or {}
         fresh = last.algorithm.server_step(last.task, fresh, Update(last.algorithm.decode(last.task, kept)))
-    return max(float((fresh[key] - leaf).norm() / leaf.norm().clamp_min(1e-300)) for key, leaf in last.server.items())
+    sums = {key: leaf for key, leaf in last.server.items() if not key.startswith(f"{RELEASE}.")}  # noise is no error
+    return max(float((fresh[key] - leaf).norm() / leaf.norm().clamp_min(1e-300)) for key, leaf in sums.items())
 
 
 def recreate_upload(path: str | Path, client: str, out: str | Path) -> Path:
