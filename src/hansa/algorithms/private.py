@@ -52,10 +52,10 @@ class Private(Wrapper):
         require(0 < self.delta < 1, f"The 'delta' of Private must lie between 0 and 1. Got {self.delta}.")
         bounded = math.isfinite(self.clip) or math.isinf(self.epsilon)
         require(bounded, "The 'clip' of Private must be finite: noise hides only what is bounded. Got inf.")
+        require(Role.EACH not in roles, f"Private cannot wrap {name}, whose server looks at single uploads.")
         averages = Role.STEP in roles and not self.inner.one_shot
         says = f"Private can wrap algorithms that average what clients trained only. Got {name}"
         require(averages, f"{says}: the closed form 'fed3r' has a 'privacy' of its own.")
-        require(Role.EACH not in roles, f"Private cannot wrap {name}, whose server looks at single uploads.")
         once = self.cohorts == "known" or self.inner.exchanges == 1
         require(once, f"Private with cohorts = 'secret' cannot wrap {name}, which visits every cohort several times.")
 
