@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
-.PHONY: demo test check lint types bench mutants results-fed3r results-personalisation clean
+.PHONY: demo test check lint types bench mutants results-fed3r results-personalisation results-privacy clean
 
 $(VENV)/core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,9 @@ results-fed3r: $(VENV)/all  ## docs/results/fed3r.md from real data; finished ru
 
 results-personalisation: $(VENV)/all  ## docs/results/personalisation.md from real data; HANSA_WORKERS runs so many at a time
 	$(BIN)/python experiments/personalisation.py
+
+results-privacy: $(VENV)/all  ## docs/results/privacy.md: accuracy against ε on the digits; some minutes
+	$(BIN)/python experiments/privacy.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -270,8 +270,8 @@ MUTANTS = (
     Mutant(
         "Fed3R forgets nothing",
         "algorithms/fed3r.py",
-        "return to_tree(from_tree(server) - from_tree(gone.sums))",
-        "return dict(server)",
+        "left = from_tree(server) - from_tree(gone.sums)",
+        "left = from_tree(server)",
         "tests/algorithms/test_fed3r.py",
     ),
     Mutant(
@@ -280,6 +280,62 @@ MUTANTS = (
         "before = Before.of_run(plan.start.run) if plan.start is not None else Before()",
         "before = Before()",
         "tests/core/test_pipeline.py tests/core/test_plans.py",
+    ),
+    Mutant(
+        "system noise comes from a seed",
+        "channels/noise.py",
+        "return _from_system(shape) if rng is None else",
+        "rng = rng or torch.Generator().manual_seed(0)\n    return",
+        "tests/channels tests/core/test_privacy.py",
+    ),
+    Mutant(
+        "a private sum is divided by who answered",
+        "algorithms/private.py",
+        "float(task.cohort or task.population)",
+        "cohort.weight",
+        "tests/algorithms/test_private.py",
+    ),
+    Mutant(
+        "only the first leaf of a private upload is measured",
+        "algorithms/private.py",
+        "length = norm(up.sums) / up.weight",
+        "length = norm(dict(list(up.sums.items())[:1])) / up.weight",
+        "tests/algorithms/test_private.py",
+    ),
+    Mutant(
+        "secret draws are booked without the second half of the change",
+        "channels/accounting.py",
+        "library.GaussianDpEvent(multiplier / 2)",
+        "library.GaussianDpEvent(multiplier * 2)",
+        "tests/channels",
+    ),
+    Mutant(
+        "forgetting releases with the noise of before",
+        "algorithms/fed3r.py",
+        'again = self._noised(task, left, f"forget {int(number)}")',
+        "again = from_tree(server, RELEASE) - from_tree(gone.sums)",
+        "tests/core/test_privacy.py",
+    ),
+    Mutant(
+        "forgetting is not booked",
+        "algorithms/fed3r.py",
+        'number = server[f"{RELEASE}.number"] + 1',
+        'number = server[f"{RELEASE}.number"] + 0',
+        "tests/core/test_privacy.py",
+    ),
+    Mutant(
+        "the exact sums stay beside a release",
+        "algorithms/fed3r.py",
+        "if self.keep_sums else {}\n        return nest(RELEASE",
+        "if True else {}\n        return nest(RELEASE",
+        "tests/core/test_privacy.py",
+    ),
+    Mutant(
+        "the ledger forgets earlier phases",
+        "running/privacy.py",
+        "return [*(_phases(run.previous) if run.previous else ()), run]",
+        "return [run]",
+        "tests/core/test_privacy.py",
     ),
 )
 

@@ -76,7 +76,7 @@ class PhaseRun:
             rounds=self.phase.rounds,
             samples=experiment.task.samples or sum(self.federation.sizes().values()),
             place=self.place,
-            cohort=self.phase.orchestration.scale(experiment.task.population).visits,
+            cohort=self.phase.orchestration.scale(len(self.names) or experiment.task.population).visits,
             visits=self._most_visits(),
         )
         self.server: Tree = store.get(f"{index}/server") or self.algorithm.server_init(self.task)
