@@ -40,17 +40,17 @@ def private_fedavg(epsilon: float) -> list[Settings]:
     return [gradient({**same, "clip": clip}) for clip in (0.3, 1.0, 3.0)]
 
 
-def fed3r(privacy: Settings | None) -> list[Settings]:
+def fed3r(privacy: Settings | None, ridges: Sequence[float] = (0.1, 1.0, 10.0, 100.0)) -> list[Settings]:
     """Fed3R with a mechanism or none, at every λ that is tried."""
     mechanism = {} if privacy is None else {"privacy": {"delta": DELTA, "noise": "simulated", **privacy}}
-    ridges = (0.01, 0.1, 1.0, 10.0, 30.0, 100.0)
     made = [{"name": "fed3r", "ridge": ridge, "normalize": "none", **mechanism} for ridge in ridges]
     return [{"data": DATA, "phases": [{"algorithm": algorithm}]} for algorithm in made]
 
 
 def fed3r_clients(epsilon: float) -> list[Settings]:
     """Fed3R, private of whole clients, at every λ and every bound of a client that is tried."""
-    return [plan for norm in (1.0, 2.0, 4.0) for plan in fed3r({"epsilon": epsilon, "client_norm": norm})]
+    mechanisms = [{"epsilon": epsilon, "client_norm": norm} for norm in (1.0, 2.0)]
+    return [plan for one in mechanisms for plan in fed3r(one, ridges=(10.0, 100.0, 300.0))]
 
 
 def validation(done: Run) -> float:

@@ -303,10 +303,10 @@ MUTANTS = (
         "tests/algorithms/test_private.py",
     ),
     Mutant(
-        "secret draws are booked without the second half of the change",
+        "secret draws are booked as if a client took nobody's place",
         "channels/accounting.py",
         "library.GaussianDpEvent(multiplier / 2)",
-        "library.GaussianDpEvent(multiplier * 2)",
+        "library.GaussianDpEvent(multiplier)",
         "tests/channels",
     ),
     Mutant(

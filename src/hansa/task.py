@@ -212,12 +212,11 @@ class Task:
 
 
 OBJECTS = ("model", "start", "labels")  # what of a task is no plain setting
-SERVERS = ("place", "cohort", "visits")  # what the server alone needs to know
 
 
 def task_to_table(task: Task) -> dict[str, Any]:
     """Return a task as JSON: its model and settings; leaves and a client's own classes travel beside it."""
-    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in (*OBJECTS, *SERVERS)}
+    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in OBJECTS}
     return {"model": piece_to_table("model", task.model), **plain, "input_shape": list(task.input_shape)}
 
 

@@ -93,7 +93,7 @@ def test_the_account_of_secret_draws_covers_a_mechanism_integrated_by_hand(
 ) -> None:
     booked = total_epsilon([release(multiplier, rounds, Cohorts(drawn, 1000, rounds))], DELTA)
     real = drawn_epsilon(multiplier, drawn / 1000, rounds)
-    assert real <= booked < 6 * real  # an upper bound, and not an absurd one
+    assert real <= booked < 6 * real  # an upper bound, and not an absurd one; without the factor two 2.04 < 2.26
 
 
 def test_by_hand_means_everybody_at_a_share_of_one() -> None:
