@@ -129,6 +129,12 @@ def test_a_long_upload_is_shortened_over_all_its_leaves_and_a_short_one_is_not(i
         assert max(ratios) - min(ratios) < 1e-4  # one factor for all leaves, so the direction is kept
 
 
+def test_an_upload_that_is_not_finite_is_refused() -> None:
+    data = mixed()["c1"]
+    with pytest.raises(HansaError, match="not finite"):
+        upload(Private(FedAvg(LOCAL), noise="simulated"), replace(data, x=data.x * math.inf))
+
+
 def test_a_thousandfold_client_counts_as_one() -> None:
     small = mixed()["c1"]
     large = ClientData(small.x.repeat(1000, 1), small.y.repeat(1000))

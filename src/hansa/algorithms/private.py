@@ -76,6 +76,7 @@ class Private(Wrapper):
         """Carry out the wrapped visit; upload what it gives shortened, as one client among equals."""
         up, state = yield from self.inner.visit(task, down, state, data, rng)
         length = norm(up.sums) / up.weight
+        require(math.isfinite(length), "An upload with numbers that are not finite has no length to be shortened to.")
         factor = min(1.0, self.clip / max(length, 1e-300)) / up.weight
         return replace(up, sums=scale(up.sums, factor), weight=1.0), state
 
