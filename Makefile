@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
-.PHONY: demo test check lint types lock bench mutants results-fed3r results-personalisation results-robust clean
+.PHONY: demo test check lint types lock bench mutants results-fed3r results-personalisation results-privacy results-robust clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -67,6 +67,9 @@ results-personalisation: $(VENV)/all  ## docs/results/personalisation.md from re
 
 results-robust: $(VENV)/all  ## docs/results/robust.md: robust rules while a fifth of the clients attack; minutes
 	$(BIN)/python experiments/robust.py
+
+results-privacy: $(VENV)/all  ## docs/results/privacy.md: accuracy against ε on the digits; some minutes
+	$(BIN)/python experiments/privacy.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -111,8 +111,9 @@ def page(found: Mapping[str, Mapping[str, list[float]]]) -> str:
 epoch, batches of 10, learning rate 0.5), and {ATTACKERS} of them attack in every round: they send −10 times what they
 learnt, or Gaussian noise of standard deviation {NOISE:g} in every coordinate. Dealt at random, clients are alike; in
 the Dirichlet division (α = 0.1) most know two or three digits. Accuracy on the common test set after the last round in
-per cent, mean ± standard deviation of {len(SEEDS)} seeds. No setting of a rule was chosen by these numbers; the noise was made ten times stronger after the plain mean withstood a smaller one; the rules are told
-how many attack.
+per cent, mean ± standard deviation of {len(SEEDS)} seeds. No setting of a rule was
+chosen by these numbers, and the rules are told how many attack; the noise was made ten times stronger after the plain
+mean withstood a smaller one (84.0 dealt at random, 57.8 on Dirichlet).
 
 {table(["rule", *columns], rows)}
 

@@ -27,7 +27,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("common", "fed3r", "personalisation", "robust"):
+    for name in ("common", "fed3r", "personalisation", "privacy", "robust"):
         sys.modules.pop(name, None)
 
 
@@ -92,3 +92,15 @@ def test_attackers_decide_the_mean_and_not_the_median(experiment, tmp_path: Path
     assert len(list(tmp_path.iterdir())) == made == 4
     cells = {f"{partition}, {told}": [0.5, 0.7] for partition in page.PARTITIONS for told in page.LIES.values()}
     assert "| mean | 60.0 ± 10.0 |" in page.page({"mean": cells})
+
+
+def test_plans_of_the_price_of_privacy_keep_their_promise(experiment) -> None:
+    page = experiment("privacy")
+    private = [*page.private_fedavg(4.0), *page.fed3r_clients(4.0), *page.fed3r({"epsilon": 4.0})]
+    for plan in (*private, *page.fed3r(None), page.gradient(page.FEDAVG)):
+        check_phases(plan_from_table(json.loads(json.dumps(plan)), "p", Path()))
+    for plan in private:  # what is compared is one ε, and noise that can be drawn again
+        text = json.dumps(plan)
+        assert text.count('"epsilon": 4.0') == text.count('"noise": "simulated"') == text.count('"delta": 1e-05') == 1
+    assert page.told(private[0]["phases"][0]["algorithm"]) == "clip = 0.3"
+    assert page.told(private[3]["phases"][0]["algorithm"]) == "λ = 10, client_norm = 1"

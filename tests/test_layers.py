@@ -13,11 +13,10 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "hansa"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "seeds", "tree"),
     ("io", "payload"),
-    ("task", "server", "metrics"),
+    ("task", "server", "metrics", "channels"),
     ("contract", "ridge", "data", "orchestrate"),
     ("models", "training", "sklearn"),
-    ("features", "algorithms", "channels"),
-    ("engines",),
+    ("features", "algorithms", "engines"),
     ("running",),
     ("results",),
     ("plan",),

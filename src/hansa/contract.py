@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from hansa.channels.accounting import Release
 from hansa.errors import HansaError
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
@@ -153,6 +154,10 @@ class Algorithm(ABC):
     def describes(self, server: Tree) -> Mapping[str, Tensor]:
         """Return what this phase learnt about single clients, by name, for orchestrations of later phases."""
         return {}
+
+    def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
+        """Return the releases under differential privacy so far; None where nothing protects what clients upload."""
+        return None if self.uplink else ()
 
     def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
         """Return the server's state had these uploads never come; only closed forms can tell."""

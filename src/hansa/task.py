@@ -118,6 +118,9 @@ class Task:
     samples: int = 0  # training samples of all clients together; 0 where nobody knows
     round: int = 0  # of the phase, from 0 on, and of how many: learning rates may follow it
     rounds: int = 1
+    place: int = 0  # of the phase among all phases of a run, and of those it continues
+    cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
+    visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
 
     @property
     def num_classes(self) -> int:

@@ -32,6 +32,9 @@ CHANGED: dict[str, Any] = {
     "samples": 17,
     "round": 19,
     "rounds": 23,
+    "place": 29,
+    "cohort": 31,
+    "visits": 37,
 }
 
 

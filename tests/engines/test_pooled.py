@@ -29,7 +29,7 @@ CLOSED = {
     "full": Fed3R(upload="full"),
     "float64": Fed3R(wire="float64"),
     "fedncm": FedNCM(),
-    "central privacy": Fed3R(privacy=GaussianMechanism(5.0)),
+    "central privacy": Fed3R(privacy=GaussianMechanism(5.0, noise="simulated")),
 }
 MODELS: dict[str, Model] = {"linear": Linear(), "mlp": MLP((7,)), "lifted": RandomFeaturesModel(Linear(), 30, 3.0)}
 

@@ -35,6 +35,7 @@ from hansa.algorithms.oll import OLL
 from hansa.algorithms.perfedavg import PerFedAvg
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.pfedme import PFedMe
+from hansa.algorithms.private import Private
 from hansa.algorithms.robust import Robust
 from hansa.algorithms.scaffold import Scaffold
 from hansa.algorithms.wima import Wima
@@ -52,6 +53,7 @@ from hansa.models.random_features import RandomFeaturesModel
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star, Sweep
+from hansa.ridge import GaussianMechanism
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
@@ -79,6 +81,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedavg/smooth": FedAvg(replace(LOCAL, objective=CrossEntropy(0.1, "balanced"), optimiser="adamw")),
     "fed3r": Fed3R(),
     "fed3r/full": Fed3R(upload="full", normalize="gamma", intercept=True),
+    "fed3r/private": Fed3R(privacy=GaussianMechanism(5.0, noise="simulated"), keep_sums=True),
+    "fed3r/released": Fed3R(privacy=GaussianMechanism(5.0, client_norm=2.0, noise="simulated")),
+    "fed3r/local": Fed3R(privacy=GaussianMechanism(5.0, noise="simulated"), trust="local"),
     "fed3r-select": Fed3RSelect(held_out=0.5),
     "fed3r-ft": Fed3RFT(FedAvg(LOCAL)),
     "fedncm": FedNCM(),
@@ -104,6 +109,11 @@ ALGORITHMS: dict[str, Algorithm] = {
     "robust/krum": Robust(FedAvg(LOCAL, Adam()), Krum(byzantine=0, selected=2)),
     "robust/bound": Robust(Scaffold(LOCAL), NormBound()),
     "robust/mime": Robust(Mime(LOCAL, 0.5), NormBound(0.5)),
+    "private": Private(FedAvg(LOCAL), epsilon=50.0, clip=0.5, noise="simulated"),
+    "private/secret": Private(FedProx(LOCAL), epsilon=50.0, noise="simulated", cohorts="secret"),
+    "private/scaffold": Private(Scaffold(LOCAL, option="I"), epsilon=50.0, noise="simulated"),
+    "private/mime": Private(Mime(LOCAL, 0.5), epsilon=50.0, noise="simulated"),
+    "private/personal": Private(Personal(FedAvg(LOCAL)), epsilon=50.0, noise="simulated"),
     "local": Local(LOCAL, 0.1),
     "fedavg-ft": FedAvgFT(LOCAL, tune=LocalTraining(train="head")),
     "per-fedavg": PerFedAvg(LOCAL, alpha=0.1),

@@ -9,12 +9,12 @@ from law_examples import POISONS, Huge, Poisoned, Without
 from test_laws import every_algorithm, one_visit
 
 from hansa.algorithms.fedavg import FedAvg
-from hansa.channels.check import layout_of
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.session import Engine, perform
+from hansa.engines.upload_check import layout_of
 from hansa.engines.vectorised import Vectorised
 from hansa.errors import Diverged
 from hansa.models.dense import Linear

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
 from hansa.algorithms.statistics import (
+    RELEASE,
     Precision,
     Upload,
     collect,
@@ -24,14 +25,15 @@ from hansa.algorithms.statistics import (
     upload_shape,
     with_head,
 )
-from hansa.errors import require
+from hansa.channels.accounting import Release, Trust
+from hansa.channels.noise import source
+from hansa.errors import HansaError, require
 from hansa.payload import Role, Update
-from hansa.ridge import GaussianMechanism, Normalize, RegressionStatistics, project_positive
+from hansa.ridge import GaussianMechanism, Normalize, RegressionStatistics, RidgeStatistics, project_positive
 from hansa.ridge.regression import blank as regression_blank
-from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
-from hansa.tree import Tree, add
+from hansa.tree import Tree, add, nest, pick
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,10 @@ class Fed3R(AddsUp):
     Real targets Y take the place of one-hot labels: `b_k = Z_kᵀY_k`, with sums of z, y and y² beside it, so that the
     intercept, which is not penalised, is exact too; they travel in float64 and nothing is normalised.
 
-    With `privacy` features are clipped and noise is added once: to the sum (`central`, a trusted server or a secure
-    sum) or by every client to its own statistics (`local`).
+    With `privacy` features are clipped and noise is added: by the server to a round's sum (`central`, a trusted server
+    or a secure sum), or by every client to its own statistics (`local`), which then tells neither its number of samples
+    nor what it computed, and sends the same release however often it is asked.  A central server keeps what is noised
+    and no more; with `keep_sums` also the sums themselves, so that a client can be forgotten, which is another release.
     """
 
     ridge: float = 0.01
@@ -58,13 +62,21 @@ class Fed3R(AddsUp):
     wire: Precision = "float32"
     upload: Upload = "packed"
     privacy: GaussianMechanism | None = None
-    trust: Literal["central", "local"] = "central"
+    trust: Trust = "central"
+    keep_sums: bool = False  # the exact sums stay beside a central release
 
     uplink: ClassVar[Mapping[str, Role]] = {"ridge": Role.SUM}
 
     def __post_init__(self) -> None:
         why = "without it the system may have no unique solution"
         require(self.ridge > 0, f"The 'ridge' (λ) of Fed3R must be a number > 0, {why}. Got {self.ridge}.")
+        needed = not self.keep_sums or self._central
+        require(needed, "The 'keep_sums' of Fed3R is for central privacy: without noise at the server sums are kept.")
+
+    @property
+    def _central(self) -> bool:
+        """Whether the server adds noise."""
+        return self.privacy is not None and self.trust == "central"
 
     @property
     def pools(self) -> bool:
@@ -80,9 +92,14 @@ class Fed3R(AddsUp):
 
     def server_init(self, task: Task) -> Tree:
         """Return empty statistics: λ enters once, when solving."""
-        private = self.privacy is not None
-        require(not (task.real and private), "The privacy of Fed3R is for classes, and the targets are real numbers.")
-        return empty(task)
+        if self.privacy is None:
+            return empty(task)
+        require(not task.real, "The privacy of Fed3R is for classes, and the targets are real numbers.")
+        self.privacy.booked(1, self.trust)  # without the library that calibrates nothing begins
+        if self.trust == "local":
+            return empty(task)
+        sums = {f"{RELEASE}.{key}": leaf for key, leaf in pick("ridge", empty(task)).items()}
+        return sums | {f"{RELEASE}.number": torch.tensor(0)} | (empty(task) if self.keep_sums else {})
 
     def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
         """Return A, b and the class counts of some samples; for real targets their sums."""
@@ -90,10 +107,19 @@ class Fed3R(AddsUp):
             return to_tree(regress(task, task.params(), data))
         clip = None if self.privacy is None else self.privacy.clip
         statistics = collect(task, task.params(), data, self.products, clip)
-        if self.privacy is not None:
-            statistics = self.privacy.limit(statistics)
-            statistics = self.privacy.release(statistics, rng) if self.trust == "local" else statistics
-        return to_tree(statistics)
+        return to_tree(statistics if self.privacy is None else self.privacy.limit(statistics))
+
+    def client_step(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
+    ) -> tuple[Update, Tree]:
+        """Return the client's sums; with local privacy one release, which the client keeps and sends again if asked."""
+        if self.privacy is None or self.trust == "central":
+            return super().client_step(task, down, state, data, rng)
+        if not state:
+            own = from_tree(self.statistics(task, data, rng))
+            noisy = self.privacy.release(own, rng if self.privacy.noise == "simulated" else None)
+            state = nest(RELEASE, encode(noisy, self.wire, self.upload))
+        return Update(self.decode(task, pick(RELEASE, state))), state
 
     def operations(self, task: Task, samples: int) -> float:
         """Count φ and the products of A."""
@@ -112,24 +138,53 @@ class Fed3R(AddsUp):
         return to_tree(decode(wire, task.num_classes, self.upload))
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Add the sums."""
-        return add(server, cohort.sums)
+        """Add the sums; with central privacy noised, by noise of its own for every round.
+
+        A client is in one round only, so the rounds of a sweep are together as private as each of them.
+        """
+        if not self._central:
+            return add(server, cohort.sums)
+        noisy = self._noised(task, from_tree(cohort.sums), task.round)
+        sums = add(pick(RELEASE, server), noisy.leaves() | {"number": torch.tensor(0)})
+        kept = add(pick("ridge", server), pick("ridge", cohort.sums)) if self.keep_sums else {}
+        return nest(RELEASE, sums | {"number": sums["number"].clamp(min=1)}) | nest("ridge", kept)
+
+    def _noised(self, task: Task, statistics: RidgeStatistics, where: int | str) -> RidgeStatistics:
+        """Return a release of the server's."""
+        assert self.privacy is not None
+        return self.privacy.release(statistics, source(self.privacy.noise, task.seed, task.place, where))
+
+    def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
+        """Return one release of every sample, and another one for every time that somebody was forgotten."""
+        if self.privacy is None:
+            return None
+        count = int(server.get(f"{RELEASE}.number", torch.tensor(1)).clamp(min=1))
+        return (self.privacy.booked(count, self.trust, keeps=self.keep_sums),)
 
     def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
-        """Return the sums without some clients: what they would have been, had these never taken part."""
+        """Return the sums without some clients: what they would have been, had these never taken part.
+
+        Under central privacy they are released anew, with noise of their own: the old release and the new one differ by
+        more than the clients that left, and the account has one release more.
+        """
         if task.real:
             return to_tree(regression_from_tree(server) - regression_from_tree(gone.sums))
-        return to_tree(from_tree(server) - from_tree(gone.sums))
+        if self._central and not self.keep_sums:
+            says = "Only the noised sums of this run were kept, and no client can be taken out of them exactly"
+            raise HansaError(f"{says}: run again without it, or with keep_sums = true.")
+        left = from_tree(server) - from_tree(gone.sums)
+        if not self._central:
+            return to_tree(left)
+        number = server[f"{RELEASE}.number"] + 1
+        again = self._noised(task, left, f"forget {int(number)}")
+        return to_tree(left) | to_tree(again, RELEASE) | {f"{RELEASE}.number": number}
 
     def model(self, task: Task, server: Tree) -> Tree:
         """Return the classifier, or the regression, in place of the head."""
         if task.real:
             solved = regression_from_tree(server).solve(self.ridge, intercept=self.intercept is not False)
             return with_head(task.params(), solved)
-        statistics = from_tree(server)
-        if self.privacy is not None:
-            rng = generator(task.seed, "privacy")  # the same noise however often one asks: one release
-            noisy = self.privacy.release(statistics, rng) if self.trust == "central" else statistics
-            statistics = project_positive(noisy)
+        statistics = from_tree(server, RELEASE) if self._central else from_tree(server)
+        statistics = statistics if self.privacy is None else project_positive(statistics)
         weights = statistics.solve(self.ridge, self.normalize, self.alpha, intercept=bool(self.intercept))
         return with_head(task.params(), weights)

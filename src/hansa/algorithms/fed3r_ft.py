@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.private import Private
 from hansa.algorithms.statistics import (
     Precision,
     collect,
@@ -20,6 +21,7 @@ from hansa.algorithms.statistics import (
     to_tree,
     with_head,
 )
+from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
@@ -28,7 +30,7 @@ from hansa.ridge import Normalize, RidgeStatistics
 from hansa.task import ClientData, Task
 from hansa.training.local import Turn
 from hansa.training.visits import Visit, changed
-from hansa.training.wrappers import Wrapper, training_of
+from hansa.training.wrappers import Wrapper, layers, training_of
 from hansa.tree import Tree, add, nest, pick, subtract
 
 
@@ -52,6 +54,8 @@ class Fed3RFT(Wrapper):
     def __post_init__(self) -> None:
         trains = training_of(self.inner) is not None and not self.inner.personal
         require(trains, f"Fed3R-FT needs an algorithm that trains one model for all. Got {type(self.inner).__name__}.")
+        private = any(isinstance(one, Private) for one in layers(self.inner))
+        require(not private, "Fed3R-FT cannot wrap Private: nothing would protect the statistics beside it.")
         require(self.ridge > 0, f"The 'ridge' (λ) of Fed3R-FT must be a number > 0. Got {self.ridge}.")
 
     @property
@@ -102,6 +106,10 @@ class Fed3RFT(Wrapper):
         """Return the trained features under the ridge classifier of everyone's latest statistics."""
         params = self.inner.model(task, _inner(server))
         return with_head(params, from_tree(server).solve(self.ridge, self.normalize, self.alpha))
+
+    def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
+        """Return None: nothing protects the statistics."""
+        return None
 
 
 def _inner(tree: Tree) -> Tree:

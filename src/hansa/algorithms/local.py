@@ -8,6 +8,7 @@ import torch
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
+from hansa.channels.accounting import Release
 from hansa.errors import require
 from hansa.task import ClientData, Task
 from hansa.training.local import Correction, LocalTraining
@@ -40,3 +41,7 @@ class Local(Wrapper):
         pull = Correction(self.strength, anchor=task.params())
         visit = self.inner.visit(task, down, state, data, rng)
         return (yield from changed(visit, lambda turn: replace(turn, correction=pull)))
+
+    def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
+        """Return none: nothing leaves a client."""
+        return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,13 +10,15 @@ import torch
 from torch import Tensor
 
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.private import Private, sum_over_samples
+from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
 from hansa.payload import WEIGHT, Role, Update
 from hansa.server.robust_rules import Median, Rule
 from hansa.task import Task
-from hansa.training.wrappers import Wrapper
+from hansa.training.wrappers import Wrapper, layers
 from hansa.tree import Tree, nest, pick, scale
 
 
@@ -40,6 +41,8 @@ class Robust(Wrapper):
         name, roles = type(self.inner).__name__, set(self.inner.uplink.values())
         averages = Role.STEP in roles and not self.inner.one_shot
         require(averages, f"Robust can wrap algorithms that average what clients trained only. Got {name}.")
+        private = any(isinstance(one, Private) for one in layers(self.inner))
+        require(not private, "Robust cannot wrap Private: its noise hides sums, and a rule needs single uploads.")
         require(Role.EACH not in roles, f"Robust cannot wrap {name}, whose server keeps single uploads already.")
 
     @property
@@ -50,10 +53,8 @@ class Robust(Wrapper):
     def server_init(self, task: Task) -> Tree:
         """Return the wrapped algorithm's state, if all it sums up is about leaves of the model."""
         server, name = self.inner.server_init(task), type(self.inner).__name__
-        for group, role in self.inner.uplink.items():
-            found = [re.fullmatch(rf"(?:inner\.)*{group}\.(.+)", key) for key in server if role is Role.SUM]
-            fits = {match[1] for match in found if match} <= task.params().keys()
-            require(fits, f"Robust cannot wrap {name}: its '{group}' is a sum over samples, which no rule may thin.")
+        odd = sum_over_samples(self.inner, server, task)
+        require(not odd, f"Robust cannot wrap {name}: its '{odd}' is a sum over samples, which no rule may thin.")
         return server
 
     def decode(self, task: Task, wire: Tree) -> Tree:
@@ -70,6 +71,10 @@ class Robust(Wrapper):
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Take the wrapped step from the robust aggregate."""
         return self.inner.server_step(task, server, self.aggregate(cohort))
+
+    def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
+        """Return None: a rule looks at every single upload."""
+        return None
 
     def aggregate(self, cohort: Update) -> Update:
         """Return the update that the wrapped algorithm takes for the sum of the round's uploads."""

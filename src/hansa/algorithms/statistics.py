@@ -17,6 +17,7 @@ from hansa.tree import Tree, nest, pick
 Precision = Literal["float32", "float64"]
 Upload = Literal["packed", "full"]
 BLOCK = 2048  # samples whose features are held at once
+RELEASE = "release"  # the group of what noise was added to, in a server's state or a client's
 
 
 def to_tree(statistics: RidgeStatistics | RegressionStatistics, group: str = "ridge") -> Tree:
@@ -26,7 +27,8 @@ def to_tree(statistics: RidgeStatistics | RegressionStatistics, group: str = "ri
 
 def from_tree(tree: Tree, group: str = "ridge") -> RidgeStatistics:
     """Return the sums over classes that a group of leaves holds."""
-    return RidgeStatistics(**pick(group, tree))
+    found = pick(group, tree)
+    return RidgeStatistics(found["gram"], found["moment"], found["counts"])
 
 
 def regression_from_tree(tree: Tree, group: str = "ridge") -> RegressionStatistics:

@@ -19,6 +19,7 @@ from hansa.plan.files import shipped
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
 from hansa.results.columns import column
+from hansa.results.privacy import privacy_text
 from hansa.results.reader import Row, Run, comparison, headline
 from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text
 from hansa.running.loop import Record
@@ -103,6 +104,10 @@ def show_comparison(runs: Sequence[Run]) -> None:
         costs = (bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops, seconds_text(row.seconds))
         table.add_row(*map(plain, (row.run, row.title, _change(row), str(row.rounds), *costs)))
     Console().print(table)
+    for run in runs:
+        if line := privacy_text(run.summary.get("privacy")):
+            told = f"{run.name}: {line}" if len(runs) > 1 else line
+            Console().print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def _metric_titles(rows: Sequence[Row]) -> str:

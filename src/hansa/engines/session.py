@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from hansa.channels.check import NotFinite, UploadCheck
 from hansa.contract import Algorithm
 from hansa.data.dataset import Array
 from hansa.engines.client_side import ClientSide
+from hansa.engines.upload_check import NotFinite, UploadCheck
 from hansa.errors import HansaError, StoreFault
 from hansa.io import wire
 from hansa.metrics.suite import Suite, default_suite

@@ -75,6 +75,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "mimelite": "hansa.algorithms.mimelite:MimeLite",
         "wima": "hansa.algorithms.wima:Wima",
         "robust": "hansa.algorithms.robust:Robust",
+        "private": "hansa.algorithms.private:Private",
         "local": "hansa.algorithms.local:Local",
         "fedavg-ft": "hansa.algorithms.fedavg_ft:FedAvgFT",
         "per-fedavg": "hansa.algorithms.perfedavg:PerFedAvg",

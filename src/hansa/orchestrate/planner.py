@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -65,6 +65,8 @@ class Orchestration(ABC):
     """A piece that says which clients form a round."""
 
     __slots__ = ()
+
+    uniform: ClassVar[bool] = False  # whether every round draws so many of all clients anew, all alike
 
     @abstractmethod
     def open(self, roster: Roster) -> Planner:

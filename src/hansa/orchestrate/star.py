@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -23,6 +24,8 @@ class Star(Simple):
 
     clients: int = 10
     fraction: float | None = None
+
+    uniform: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.clients >= 1, f"The 'clients' of a star must be a whole number ≥ 1. Got {self.clients}.")

@@ -17,6 +17,7 @@ from hansa.metrics.suite import default_suite
 from hansa.payload import Role
 from hansa.plan.continuation import origin_of
 from hansa.plan.phases import phases_of
+from hansa.plan.privacy import check_privacy
 from hansa.plan.schema import Plan
 from hansa.running.experiment import Experiment, Phase
 from hansa.seeds import numpy_generator
@@ -47,6 +48,7 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, metrics=suite)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
+    check_privacy(experiment.phases, experiment.task)
     for phase in experiment.phases:
         check(phase, federation)
         training = training_of(phase.algorithm)
@@ -120,6 +122,7 @@ def check_phases(plan: Plan) -> None:
     problems = [why for phase in phases_of(plan) if (why := _no_chains(phase, SEVERAL))]
     if problems:
         raise Problems(problems)
+    check_privacy(phases_of(plan), Task(plan.model, (1,), 1, SEVERAL))
 
 
 def check(phase: Phase, federation: Federation) -> None:

@@ -54,6 +54,7 @@ class PhasePlan:
     deadline: float | None = None
     outside: bool = False
     deploy: Literal["last", "best-validation"] = "last"
+    unprotected: bool = False
     oll: bool = False
 
     def __post_init__(self) -> None:

@@ -220,6 +220,8 @@ class RunFolder:
             "metrics": metrics,
             "phases": phases,
         }
+        told = [record["privacy"] for record in self.records() if "privacy" in record]
+        summary |= {"privacy": told[-1]} if told else {}
         write_whole(self.path / "summary.json", json.dumps(summary, indent=1))
         return summary
 

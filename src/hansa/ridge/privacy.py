@@ -13,7 +13,8 @@ For whole clients instead of samples, every client scales its u to norm ≤ B (`
 
 Central: one trusted server (or secure sum) releases the total once.  Local: every client releases its own, and the
 noise of K clients adds up; the wire then carries every class, so which ones a client has stays hidden.  Noise comes
-from an ordinary generator in floating point: sound for research, no defence against an attacker of its low bits.
+from the operating system and is drawn anew for every release; a run may simulate it from its seed instead, which
+protects nobody.  It is added in floating point: no defence against an attacker of the lowest bits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hansa.errors import HansaError, require
+from hansa.channels.accounting import Release, Trust, Unit, noise_multiplier
+from hansa.channels.noise import Noise, gaussian
+from hansa.errors import require
 from hansa.ridge.inputs import Array, as_features
 from hansa.ridge.statistics import RidgeStatistics
 
@@ -39,6 +42,7 @@ class GaussianMechanism:
     shares: tuple[float, float, float] = (0.5, 0.4, 0.1)
     client_norm: float | None = None  # B: protect whole clients, each limited to this norm; None protects samples
     releases: int = 1  # releases that see the same sample, e.g. one per round while features move
+    noise: Noise = "system"  # or simulated: from the run's seed, for experiments, and not private
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):
@@ -85,18 +89,26 @@ class GaussianMechanism:
         squares = (share * float(part.square().sum()) for share, part in zip(self.shares, parts, strict=True))
         return math.sqrt(sum(squares))
 
-    def release(self, statistics: RidgeStatistics, rng: torch.Generator) -> RidgeStatistics:
-        """Add noise to statistics of clipped features (and limited clients); A may lose positive semi-definiteness."""
+    def release(self, statistics: RidgeStatistics, rng: torch.Generator | None = None) -> RidgeStatistics:
+        """Add noise to statistics of clipped features (and limited clients); A may lose positive semi-definiteness.
+
+        Without a generator the noise is the operating system's, so every call is another release.
+        """
         gram, moment, counts = self.deviations
-        shape = statistics.gram.shape
-        raw = torch.randn(shape, generator=rng, dtype=torch.float64).mul_(gram)
+        raw = gaussian(statistics.gram.shape, rng).mul_(gram)
         symmetric = raw.triu(1).div_(math.sqrt(2))
         noise = (
             symmetric + symmetric.T + torch.diag(raw.diagonal()),
-            torch.randn(statistics.moment.shape, generator=rng, dtype=torch.float64) * moment,
-            torch.randn(statistics.counts.shape, generator=rng, dtype=torch.float64) * counts,
+            gaussian(statistics.moment.shape, rng) * moment,
+            gaussian(statistics.counts.shape, rng) * counts,
         )
         return statistics + RidgeStatistics(*(part.to(statistics.gram.device) for part in noise))
+
+    def booked(self, count: int, trust: Trust, *, keeps: bool = False) -> Release:
+        """Return some releases of the same data, for the account of the run."""
+        unit: Unit = "sample" if self.client_norm is None else "client"
+        multiplier = self.sigma / (self.client_norm or 1.0)
+        return Release(multiplier, count, unit, trust, self.noise, self.delta, keeps=keeps)
 
 
 def clip_features(features: Array, clip: float = 1.0) -> Tensor:
@@ -116,14 +128,3 @@ def project_positive(statistics: RidgeStatistics) -> RidgeStatistics:
     values, vectors = torch.linalg.eigh(statistics.gram)
     gram = (vectors * values.clamp_min(0)) @ vectors.T
     return RidgeStatistics((gram + gram.T) / 2, statistics.moment, statistics.counts)
-
-
-def noise_multiplier(epsilon: float, delta: float) -> float:
-    """Return σ of the Gaussian mechanism at sensitivity 1, from the dp-accounting library."""
-    try:
-        from dp_accounting import get_sigma_gaussian  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError as error:
-        raise HansaError(
-            "Calibrating privacy noise needs the dp-accounting library: pip install 'hansa[privacy]'."
-        ) from error
-    return float(get_sigma_gaussian(epsilon, delta))

@@ -35,6 +35,7 @@ class Phase:
     deadline: float | None = None  # seconds a visit may take
     outside: bool = False  # whether clients' models are also evaluated on classes that are not their own
     deploy: Literal["last", "best-validation"] = "last"
+    unprotected: bool = False  # admits a phase without privacy into a run that has some, and loses the run's promise
 
 
 @dataclass(frozen=True, eq=False)

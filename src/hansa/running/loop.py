@@ -15,6 +15,7 @@ from hansa.payload import Update, join, relay
 from hansa.running.evaluate import Evaluation, evaluate
 from hansa.running.experiment import Experiment
 from hansa.running.phase_run import Line, PhaseRun
+from hansa.running.privacy import account
 from hansa.running.round_book import RoundBook
 from hansa.tree import Tree
 
@@ -63,13 +64,14 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
         news = _news(run, session, progress) if first == 0 else {}  # a resumed phase writes what it would have written
         for run.round in range(first, rounds):
             record = run_round(run, session, charged) | (news if run.round == 0 else {})
-            charged = run.ledger.totals()
+            charged, told = run.ledger.totals(), account(run)
+            record |= {"privacy": told} if told else {}
             progress |= {"metrics": record["metrics"]} if record["metrics"] else {}
             _choose(run, record, progress)
             journal.write(record)
             last, leave = run.round + 1 == rounds, stop()
             progress |= {"phase": run.index, "round": run.round + 1}
-            if last or leave or time.monotonic() - committed > COMMIT_SECONDS:
+            if last or leave or told or time.monotonic() - committed > COMMIT_SECONDS:
                 run.save()
                 run.store.commit(progress | journal.settle())  # the records first: a commit must not know more of them
                 committed = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,6 +85,9 @@ class PhaseRun:
             local_labels=self.algorithm.local_labels or (previous is not None and previous.task.local_labels),
             rounds=self.phase.rounds,
             samples=experiment.task.samples or sum(self.federation.sizes().values()),
+            place=self.place,
+            cohort=self.phase.orchestration.scale(len(self.names) or experiment.task.population).visits,
+            visits=self._most_visits(),
         )
         self.server: Tree = store.get(f"{index}/server") or self.algorithm.server_init(self.task)
         self.lines = {int(line): Line.from_tree(store.get(f"{index}/line", line) or {}) for line in self._lines()}
@@ -173,6 +177,14 @@ class PhaseRun:
     def round_task(self) -> Task:
         """The task in the round at hand."""
         return replace(self.task, round=self.round)
+
+    def _most_visits(self) -> int:
+        """Count the rounds that visit the most visited client, where an account of privacy asks for it; else 0."""
+        if not self.names or not self.algorithm.releases(self.experiment.task, {}):
+            return 0
+        rounds = (self.planner.round(number // self.algorithm.exchanges) for number in range(self.phase.rounds))
+        visits = Counter(client for legs in rounds for client in {client for leg in legs for client in leg.chain})
+        return max(visits.values())
 
     def broadcast(self) -> Tree:
         """Return the server's message of the round at hand."""

@@ -6,12 +6,13 @@ leaves.  Which of the two follows from the hooks it overrides; engines look thro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
@@ -132,9 +133,20 @@ class Wrapper(Algorithm):
         """Return the wrapped algorithm's descriptions."""
         return self.inner.describes(server)
 
+    def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
+        """Return the wrapped algorithm's releases."""
+        return self.inner.releases(task, server)
+
     def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
         """Forget as the wrapped algorithm does."""
         return self.inner.forget(task, server, gone)
+
+
+def layers(algorithm: Algorithm) -> Iterator[Algorithm]:
+    """Yield an algorithm and all that it wraps, from the outside in."""
+    yield algorithm
+    if isinstance(algorithm, Wrapper):
+        yield from layers(algorithm.inner)
 
 
 def client_side(algorithm: Algorithm) -> Algorithm:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from importlib.resources import files
 
+from hansa.results.privacy import privacy_text
 from hansa.results.reader import Headline, Record, Row, Run, facts_in, labels, phases, total
 from hansa.results.report import classes, clients, counts, curves, distribution, tables
 from hansa.results.report import phases as changes
@@ -136,7 +137,8 @@ def _spent(whole: Row) -> Markup:
 def _facts(run: Run, rows: Sequence[Row]) -> str:
     many = len(rows) > 1
     told = " → ".join(f"{place} {row.phase}" if many else row.phase for place, row in enumerate(rows, start=1))
-    return " · ".join(part for part in (told, f"seed {run.seed}", _started(run)) if part)
+    private = privacy_text(run.summary.get("privacy"))
+    return " · ".join(part for part in (told, f"seed {run.seed}", _started(run), private) if part)
 
 
 def _started(run: Run) -> str:

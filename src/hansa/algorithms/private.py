@@ -1,0 +1,118 @@
+"""Privacy of whole clients: McMahan et al., Learning Differentially Private Recurrent Language Models (2018)."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+
+from hansa.algorithms.fedavg import FedAvg
+from hansa.channels.accounting import Cohorts, Release, calibrated
+from hansa.channels.noise import Noise, noised, source
+from hansa.contract import Algorithm
+from hansa.errors import require
+from hansa.io.registry import Piece
+from hansa.payload import Role, Update
+from hansa.task import ClientData, Task
+from hansa.training.visits import Visit
+from hansa.training.wrappers import Wrapper
+from hansa.tree import Tree, norm, scale
+
+
+@dataclass(frozen=True)
+class Private(Wrapper):
+    """Wraps an algorithm that averages: all that becomes known of a phase is (ε, δ)-differentially private of a client.
+
+    A client divides its upload by what it counts, so that all count the same, and shortens it to the length C, `clip`,
+    over all of its leaves together: `u_k ← u_k·min(1, C/‖u_k‖₂)`.  The server, which is trusted, adds `N(0, (z·C)²)` to
+    every number of the sum and divides by m, the clients that a round asks, whoever answers: `Δ = (Σ u_k + noise)/m`
+    (Algorithm 1, with the estimator f_f).  So no weight tells anything, and only what is noised is kept.
+
+    z is the least for which all rounds together keep ε.  Who is visited follows from the plan's seed, so by default a
+    client counts as known in every round that visits it; with `cohorts = "secret"`, for seeds that nobody knows, the
+    draw protects too.  Noise is the operating system's; `simulated` noise can be repeated, and protects nobody.  An
+    infinite ε and clip are the wrapped algorithm with uniform weights.
+    """
+
+    inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
+    epsilon: float = 8.0
+    delta: float = 1e-5
+    clip: float = 1.0
+    noise: Noise = "system"
+    cohorts: Literal["known", "secret"] = "known"
+
+    def __post_init__(self) -> None:
+        name, roles = type(self.inner).__name__, set(self.inner.uplink.values())
+        for key in ("epsilon", "clip"):
+            value = getattr(self, key)
+            require(value > 0, f"The '{key}' of Private must be a number > 0. Got {value}.")
+        require(0 < self.delta < 1, f"The 'delta' of Private must lie between 0 and 1. Got {self.delta}.")
+        bounded = math.isfinite(self.clip) or math.isinf(self.epsilon)
+        require(bounded, "The 'clip' of Private must be finite: noise hides only what is bounded. Got inf.")
+        require(Role.EACH not in roles, f"Private cannot wrap {name}, whose server looks at single uploads.")
+        averages = Role.STEP in roles and not self.inner.one_shot
+        says = f"Private can wrap algorithms that average what clients trained only. Got {name}"
+        require(averages, f"{says}: the closed form 'fed3r' has a 'privacy' of its own.")
+        once = self.cohorts == "known" or self.inner.exchanges == 1
+        require(once, f"Private with cohorts = 'secret' cannot wrap {name}, which visits every cohort several times.")
+
+    @property
+    def no_chains(self) -> str:
+        """The length of an upload bounds what its own client changed, not what it changed in the uploads after it."""
+        return "clipping does not bound what a client changes in the uploads of those after it"
+
+    def server_init(self, task: Task) -> Tree:
+        """Return the wrapped algorithm's state, if all it sums up is about leaves of the model."""
+        server, name = self.inner.server_init(task), type(self.inner).__name__
+        odd = sum_over_samples(self.inner, server, task)
+        require(not odd, f"Private cannot wrap {name}: its '{odd}' is a sum over samples, which must not be shortened.")
+        self.multiplier(task)  # without the library that calibrates nothing begins
+        return server
+
+    def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
+        """Carry out the wrapped visit; upload what it gives shortened, as one client among equals."""
+        up, state = yield from self.inner.visit(task, down, state, data, rng)
+        length = norm(up.sums) / up.weight
+        require(math.isfinite(length), "An upload with numbers that are not finite has no length to be shortened to.")
+        factor = min(1.0, self.clip / max(length, 1e-300)) / up.weight
+        return replace(up, sums=scale(up.sums, factor), weight=1.0), state
+
+    def multiplier(self, task: Task) -> float:
+        """Return z, the noise of a round in units of C."""
+        if math.isinf(self.epsilon):
+            return 0.0
+        return calibrated(self.epsilon, self.delta, task.visits or task.rounds, self._sampled(task))
+
+    def _sampled(self, task: Task) -> Cohorts | None:
+        secret = self.cohorts == "secret" and task.cohort > 0
+        return Cohorts(task.cohort, task.population, task.rounds) if secret else None
+
+    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
+        """Take the wrapped step from the noised sum, as if all who were asked had answered."""
+        lacks = ", ".join(cohort.without)
+        require(not lacks, f"Private needs the same leaves of every client, and some did not upload {lacks}.")
+        z = self.multiplier(task)
+        rng = source(self.noise, task.seed, task.place, task.round)
+        sums = noised(cohort.sums, z * self.clip, rng) if z else cohort.sums
+        total = Update(sums, float(task.cohort or task.population), cohort.count, cohort.flops)
+        return self.inner.server_step(replace(task, samples=0), server, total)  # all count the same
+
+    def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
+        """Return the rounds of the whole phase: they are booked when it begins."""
+        if math.isinf(self.epsilon):
+            return None
+        z, count, sampled = self.multiplier(task), task.visits or task.rounds, self._sampled(task)
+        return (Release(z, count, "client", "central", self.noise, self.delta, sampled),)
+
+
+def sum_over_samples(algorithm: Algorithm, server: Tree, task: Task) -> str:
+    """Return a group that an algorithm sums up over samples instead of leaves of the model; empty where none is."""
+    names = task.params().keys()
+    for group, role in algorithm.uplink.items():
+        found = [re.fullmatch(rf"(?:inner\.)*{group}\.(.+)", key) for key in server if role is Role.SUM]
+        if not {match[1] for match in found if match} <= names:
+            return group
+    return ""
