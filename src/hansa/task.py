@@ -105,6 +105,7 @@ class Task:
     samples: int = 0  # training samples of all clients together; 0 where nobody knows
     round: int = 0  # of the phase, from 0 on, and of how many: learning rates may follow it
     rounds: int = 1
+    public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
 
     @property
     def num_classes(self) -> int:
@@ -208,7 +209,7 @@ class Task:
         return whole * int(self.labels.sum()) / self.outputs
 
 
-OBJECTS = ("model", "start", "labels")  # what of a task is no plain setting
+OBJECTS = ("model", "start", "labels", "public")  # what of a task is no plain setting
 
 
 def task_to_table(task: Task) -> dict[str, Any]:

@@ -147,6 +147,9 @@ def test_every_name_of_the_catalogue_is_in_the_battery() -> None:
     assert {type(one).__name__ for one in ENGINES.values()} == {
         type(find("engine", name)()).__name__ for name in CATALOGUE["engine"]
     }
+    assert {name_of("orchestration", one) for name, one in ORCHESTRATIONS.items() if name != "lines"} == set(
+        CATALOGUE["orchestration"]
+    )
 
 
 def close(left: tuple[PhaseRun, ListJournal], right: tuple[PhaseRun, ListJournal]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +43,7 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None) ->
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, metrics=suite)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment))
+    check_groups(experiment)
     for phase in experiment.phases:
         check(phase, federation)
         training = training_of(phase.algorithm)
@@ -106,6 +107,7 @@ def task_for(plan: Plan, federation: Federation) -> Task:
         integers=not x.is_floating_point(),
         real=isinstance(federation.target, Real),
         samples=sum(federation.sizes().values()),
+        public=federation.public,
     )
     task.params()
     return task
@@ -113,9 +115,32 @@ def task_for(plan: Plan, federation: Federation) -> Task:
 
 def check_phases(plan: Plan) -> None:
     """Refuse phases that make sense on no data, before any is loaded."""
-    problems = [why for phase in phases_of(plan) if (why := _no_chains(phase, SEVERAL))]
+    phases = phases_of(plan)
+    problems = [why for phase in phases if (why := _no_chains(phase, SEVERAL))]
+    problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
+
+
+def check_groups(experiment: Experiment) -> None:
+    """Refuse clients that cannot be grouped as a phase asks, also by what the run continued here learnt about them."""
+    known, names = "", list(experiment.federation.clients)
+    if experiment.origin is not None:
+        strangers = [name for name in names if name not in experiment.origin.described]
+        known = experiment.origin.described_as if not strangers else ""
+    problems = _misfits(experiment.phases, known, list(experiment.federation.sizes().values()))
+    if problems:
+        raise Problems(problems)
+
+
+def _misfits(phases: Sequence[Phase], described: str | None, sizes: Sequence[int] | None = None) -> list[str]:
+    """Return what is wrong between orchestrations and what describes clients; None where that is not known."""
+    problems = []
+    for phase in phases:
+        why = phase.orchestration.misfit(sizes, described)
+        problems += [f"Phase '{phase.name}': {why}."] if why else []
+        described = phase.algorithm.described_as or described
+    return problems
 
 
 def check(phase: Phase, federation: Federation) -> None:

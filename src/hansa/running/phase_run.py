@@ -136,7 +136,8 @@ class PhaseRun:
     def planner(self) -> Planner:
         """The planner of who is visited, round by round."""
         sizes = self.federation.sizes()
-        roster = Roster(self.names, [sizes[name] for name in self.names], self.sampling_seed, self.described)
+        counts, classes = [sizes[name] for name in self.names], 0 if self.task.real else self.task.outputs
+        roster = Roster(self.names, counts, self.sampling_seed, self.described, classes=classes)
         return self.phase.orchestration.open(roster)
 
     @property
@@ -144,6 +145,11 @@ class PhaseRun:
         """The knowledge of earlier phases about single clients; the latest to describe a client counts."""
         before = self.previous
         return {**before.described, **before.algorithm.describes(before.server)} if before else {}
+
+    @property
+    def described_as(self) -> str:
+        """The kind of what this phase and earlier ones learnt about single clients."""
+        return self.algorithm.described_as or (self.previous.described_as if self.previous else "")
 
     @property
     def sampling_seed(self) -> int:
