@@ -94,7 +94,7 @@ class Describe(TrainsLocally):
             return sent["labels"].double() / sent["labels"].sum()
         if self.estimator == "conf":
             return _confidence(task, _random(task) | sent)
-        return torch.cat([leaf.double().flatten() for leaf in sent.values()])
+        return torch.cat([sent[key].double().flatten() for key in sorted(sent)])  # whatever order they came in
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Keep every client's own."""

@@ -56,7 +56,8 @@ class Limits:
             return self.superclients
         if not self.min_samples:
             return -(-clients // (self.most or clients))
-        return max(1, min(clients, sum(sizes) // self.min_samples))
+        each = -(-self.min_samples * clients // sum(sizes))  # clients that have enough, if all were alike
+        return max(1, clients // each)
 
     def misfit(self, sizes: Sequence[int]) -> str:
         """Return why no grouping of these clients can keep the bounds; empty where one may."""
@@ -163,9 +164,20 @@ def _icg(kind: Kind) -> Groups:
     """Put one client of each balanced cluster into every superclient; those left over are dealt out in turn.
 
     Clusters have exactly as many members as there are superclients (inter-cluster grouping).  Who of a cluster goes
-    where is chosen so that superclients end with about as many samples.
+    where is chosen so that superclients end with about as many samples; where one still lacks some of its minimum,
+    there are fewer and larger ones.
     """
     number = kind.limits.number(kind.sizes)
+    while True:
+        groups = _one_of_each(kind, number)
+        fewest = min(sum(kind.sizes[one] for one in group) for group in groups)
+        if number == 1 or kind.limits.superclients is not None or fewest >= kind.limits.min_samples:
+            return groups
+        number = len(kind.sizes) // (len(kind.sizes) // number + 1)  # one client more for each
+
+
+def _one_of_each(kind: Kind, number: int) -> Groups:
+    """Return so many superclients of one client of each balanced cluster."""
     if number == 1:
         return [list(range(len(kind.sizes)))]
     clusters, over = divmod(len(kind.sizes), number)

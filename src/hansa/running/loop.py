@@ -131,7 +131,7 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
         "phase_name": run.phase.name,
         "algorithm": name_of("algorithm", run.algorithm),
         "round": run.round + 1,
-        "clients": cohort.count + sum(line.total.count for line in run.lines.values()),
+        "clients": int(costs["visits"]),
         "failed": book.failed,
         "bytes_up": int(costs["bytes_up"]),
         "bytes_down": int(costs["bytes_down"]),
