@@ -124,11 +124,12 @@ def check_phases(plan: Plan) -> None:
 
 def check_groups(experiment: Experiment) -> None:
     """Refuse clients that cannot be grouped as a phase asks, also by what the run continued here learnt about them."""
-    known, names = "", list(experiment.federation.clients)
-    if experiment.origin is not None:
-        strangers = [name for name in names if name not in experiment.origin.described]
-        known = experiment.origin.described_as if not strangers else ""
-    problems = _misfits(experiment.phases, known, list(experiment.federation.sizes().values()))
+    phases, sizes, before = experiment.phases, experiment.federation.sizes(), experiment.origin
+    problems = _misfits(phases, before.described_as if before else "", list(sizes.values()))
+    strangers = [name for name in sizes if name not in before.describing] if before else []
+    if strangers and not problems and _misfits(phases, ""):
+        says = f"The run that this plan continues describes other clients: {len(strangers)} of {len(sizes)} are not"
+        problems = [f"{says} among them, such as '{strangers[0]}'. Describe the clients of the same data section."]
     if problems:
         raise Problems(problems)
 

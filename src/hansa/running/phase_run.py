@@ -143,8 +143,12 @@ class PhaseRun:
     @property
     def described(self) -> dict[str, torch.Tensor]:
         """The knowledge of earlier phases about single clients; the latest to describe a client counts."""
-        before = self.previous
-        return {**before.described, **before.algorithm.describes(before.server)} if before else {}
+        return self.previous.describing if self.previous else {}
+
+    @property
+    def describing(self) -> dict[str, torch.Tensor]:
+        """The knowledge about single clients that later phases find."""
+        return {**self.described, **self.algorithm.describes(self.server)}
 
     @property
     def described_as(self) -> str:
