@@ -46,6 +46,7 @@ from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.session import Engine
 from hansa.engines.vectorised import Vectorised
+from hansa.features.module import FrozenModule
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore, Store
@@ -89,6 +90,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedncm": FedNCM(),
     "describe": Describe(local=LOCAL),
     "describe/conf": Describe("conf", LOCAL),
+    "describe/task2vec": Describe("task2vec", LOCAL, FrozenModule("law_examples:small_probe"), 4),
     "describe/labels": Describe("labels"),
     "calibrate": Calibrate(),
     "oll": OLL(),

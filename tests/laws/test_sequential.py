@@ -23,6 +23,7 @@ from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.vectorised import Vectorised
 from hansa.errors import HansaError
+from hansa.features.module import FrozenModule
 from hansa.io.store import DiskStore
 from hansa.orchestrate.fedasyncseq import FedAsyncSeq
 from hansa.orchestrate.fedseq import FedCyclic, FedSeq
@@ -36,7 +37,7 @@ from hansa.running.phase_run import PhaseRun
 from hansa.tree import pick
 from journals import ListJournal
 
-ESTIMATORS = {"clf": "vector", "conf": "distribution", "labels": "distribution"}
+ESTIMATORS = {"clf": "vector", "conf": "distribution", "task2vec": "positive", "labels": "distribution"}
 # Every {ψ, τ, φ} that combine.
 CRITERIA = [
     (estimator, metric, grouping)
@@ -53,7 +54,8 @@ SEQUENTIAL = ("fedcyclic", "fedseq", "fedasyncseq", "fedseq2par")
 def described(estimator: str, orchestration: Orchestration, algorithm: Algorithm | None = None) -> Experiment:
     """A phase that describes the clients, and one that goes by it."""
     made = experiment(algorithm or FedAvg(LOCAL))
-    first = Phase("psi", Describe(estimator, LOCAL), Sweep())  # type: ignore[arg-type]
+    probe = FrozenModule("law_examples:small_probe") if estimator == "task2vec" else None
+    first = Phase("psi", Describe(estimator, LOCAL, probe, 4), Sweep())  # type: ignore[arg-type]
     then = Phase("only", made.phases[0].algorithm, orchestration, 2)
     return replace(made, phases=(first, then))
 

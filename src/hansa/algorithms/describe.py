@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from hansa.algorithms.task2vec import Probe, task2vec
 from hansa.errors import HansaError, require
+from hansa.io.registry import Piece
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.local import LocalTraining, Trained, Turn
 from hansa.training.visits import TrainsLocally, Visit
 from hansa.tree import Tree, nest, pick
 
-Estimator = Literal["clf", "conf", "labels"]
-KINDS = {"clf": "vector", "conf": "distribution", "labels": "distribution"}
+Estimator = Literal["clf", "conf", "task2vec", "labels"]
+KINDS = {"clf": "vector", "conf": "distribution", "task2vec": "positive", "labels": "distribution"}
 VARIANCE = 0.9  # the share that principal components keep
 
 
@@ -28,6 +30,9 @@ class Describe(TrainsLocally):
     `clf`: the classifier's weights; over all clients each is standardised, and principal components of 90 % of the
     variance are kept.  `conf`: the model, which the server judges on public samples (`data.test.public`), by the mean
     probability of the true class, class by class; the softmax of these is a distribution over classes (eq. 2).
+    `task2vec`: a frozen pre-trained `probe`, whose head alone is fitted on the client's samples; the diagonal of the
+    Fisher information of the probe's weights, averaged by filter, describes the client (eq. 3).  It is estimated on
+    `fisher_samples` of the client's samples, the probe's inputs being those that the model trains on.
     `labels`: the true histogram of labels, which no real client would send: an oracle, and on record as one.
 
     Later phases start from the model as it was before, and orchestrations find the descriptions.
@@ -35,8 +40,18 @@ class Describe(TrainsLocally):
 
     estimator: Estimator = "clf"
     local: LocalTraining = LocalTraining(epochs=10)
+    probe: Annotated[Probe | None, Piece("extractor")] = None
+    fisher_samples: int = 32
 
     uplink: ClassVar[Mapping[str, Role]] = {"description": Role.EACH}
+
+    def __post_init__(self) -> None:
+        needs = self.estimator == "task2vec"
+        says = "The estimator 'task2vec' needs a 'probe', a frozen pre-trained network such as 'efficientnet-lite'"
+        require(self.probe is not None or not needs, f"{says}.")
+        require(self.probe is None or needs, f"A 'probe' belongs to 'task2vec'. Got the estimator '{self.estimator}'.")
+        good = self.fisher_samples >= 1
+        require(good, f"The 'fisher_samples' of Describe must be a whole number ≥ 1. Got {self.fisher_samples}.")
 
     @property
     def one_shot(self) -> bool:
@@ -63,18 +78,21 @@ class Describe(TrainsLocally):
         """Describe nobody yet; refuse a task in which the estimator has nothing to go by."""
         if self.estimator == "conf":
             _check_public(task)
-        require(self.estimator == "clf" or task.num_classes > 0, "Label counts need classes.")
+        require(self.estimator == "clf" or task.num_classes > 0, "This estimator needs classes.")
         return {}
 
     def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
-        """Return the random model, the same for all; label counts need none."""
-        return {} if self.estimator == "labels" else nest("model", self.local.moving(_random(task)))
+        """Return the random model, the same for all; label counts and a probe need none."""
+        return {} if self.estimator in ("labels", "task2vec") else nest("model", self.local.moving(_random(task)))
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
         """Train the random model, and send of it what the estimator needs."""
         if self.estimator == "labels":
             counts = torch.bincount(data.y, minlength=task.num_classes).float()
             return Update({"description.labels": counts}, len(data)), state
+        if self.probe is not None:
+            found, flops = task2vec(self.probe, task, self.local, data, self.fisher_samples, rng.initial_seed())
+            return Update({"description.fisher": found}, len(data), flops=flops), state
         trained = yield Turn(self.local, task, _random(task) | pick("model", down))
         return Update(nest("description", self._sent(trained)), len(data), flops=trained.flops), state
 
@@ -92,6 +110,8 @@ class Describe(TrainsLocally):
     def _vector(self, task: Task, sent: Tree) -> Tensor:
         if self.estimator == "labels":
             return sent["labels"].double() / sent["labels"].sum()
+        if self.estimator == "task2vec":
+            return sent["fisher"].double()
         if self.estimator == "conf":
             return _confidence(task, _random(task) | sent)
         return torch.cat([sent[key].double().flatten() for key in sorted(sent)])  # whatever order they came in

@@ -51,12 +51,17 @@ class Transformers:
 
     def prepare(self) -> Callable[[Array], Tensor]:
         """Load the encoder and whatever turns raw samples into its inputs."""
+        return self.network()[1]
+
+    def network(self) -> tuple[torch.nn.Module, Callable[[Array], Tensor]]:
+        """Load the same; return the encoder itself too, for what looks at its weights."""
         library = _library()
         folder = self._folder()
         network = self._network(library, folder)
         if network.main_input_name == "pixel_values":
-            return self._image_features(network, Processor.read(folder))
-        return self._text_features(network, library.AutoTokenizer.from_pretrained(folder, local_files_only=True))
+            return network, self._image_features(network, Processor.read(folder))
+        tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return network, self._text_features(network, tokenizer)
 
     def _network(self, library: Any, folder: Path) -> Any:
         try:
