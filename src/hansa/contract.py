@@ -103,6 +103,16 @@ class Algorithm(ABC):
         return 1
 
     @property
+    def described_as(self) -> str:
+        """The kind of what `describes` gives: `vector`, `positive` (none negative) or `distribution` (over classes)."""
+        return ""
+
+    @property
+    def oracle(self) -> str:
+        """A sentence on what this phase tells the server that no real one would learn; empty where there is nothing."""
+        return ""
+
+    @property
     def no_chains(self) -> str:
         """The reason why clients cannot train one after the other in chains; empty where they can."""
         return ""

@@ -121,6 +121,7 @@ class Task:
     place: int = 0  # of the phase among all phases of a run, and of those it continues
     cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
+    public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
 
     @property
     def num_classes(self) -> int:
@@ -244,7 +245,7 @@ def _largest(value: object) -> int:
 
 
 LARGE = 4096  # a layer of so many inputs and outputs takes 64 MB
-OBJECTS = ("model", "start", "labels")  # what of a task is no plain setting
+OBJECTS = ("model", "start", "labels", "public")  # what of a task is no plain setting
 
 
 def task_to_table(task: Task) -> dict[str, Any]:

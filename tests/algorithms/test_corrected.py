@@ -33,13 +33,14 @@ from hansa.errors import HansaError
 from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP
 from hansa.orchestrate.star import Star
+from hansa.payload import join, relay
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
 from hansa.seeds import generator
 from hansa.task import Task
 from hansa.training.averaging import Weights
 from hansa.training.local import LocalTraining
-from hansa.tree import add, equal, nbytes, pick, scale, zeros_like
+from hansa.tree import Tree, add, equal, nbytes, pick, scale, zeros_like
 from journals import ListJournal
 
 ROUNDS = [["c0", "c1"], ["c1", "c2"], ["c0"], ["c2", "c1"], ["c0", "c2"]]  # c3 is never visited
@@ -261,6 +262,34 @@ def test_drift_is_corrected(algorithm: Algorithm, right: bool) -> None:
     near = 0.9 * slope(w, 0, 0.5) + 0.1 * slope(w, 1, 0.5)
     far = 0.4 * slope(w, 0, 3.0) + 0.6 * slope(w, 1, 3.0)
     assert (abs(near + far) < 1e-3) is right
+
+
+def test_feddyn_is_right_along_chains_too() -> None:
+    """Two chains of two clients that disagree, in changing order: it still ends where the mean loss is lowest."""
+    held = {"a": samples(0.5, 9, 1), "b": samples(3.0, 4, 6), "c": samples(1.0, 7, 3), "d": samples(2.0, 2, 8)}
+    task = Task(TwoLogits(), (1,), 2, population=4, samples=40)
+    ends = {}
+    for algorithm in (FedDyn(LocalTraining(lr=0.05, epochs=8), alpha=0.6), FedAvg(LocalTraining(lr=0.05, epochs=8))):
+        server, states, uplink = algorithm.server_init(task), dict[str, Tree](), algorithm.uplink
+        for number in range(400):
+            cohort = None
+            for chain in (("a", "b"), ("c", "d")) if number % 2 else (("d", "a"), ("b", "c")):
+                down, total = sent(algorithm, task, server), None
+                for name in chain:
+                    state = states.get(name, {})
+                    up, states[name] = algorithm.client_step(task, down, state, held[name], generator(0, number, name))
+                    total, down = up if total is None else join(uplink, total, up), relay(uplink, down, up)
+                assert total is not None
+                cohort = total if cohort is None else cohort + total
+            assert cohort is not None
+            server = algorithm.server_step(task, server, cohort)
+        w = weight(server, "model.")
+        ends[type(algorithm)] = sum(
+            float((data.y == label).sum()) * slope(w, label, float(data.x[0, 0])) / 40
+            for data in held.values()
+            for label in (0, 1)
+        )
+    assert abs(ends[FedDyn]) < 1e-3 < abs(ends[FedAvg])
 
 
 def test_a_run_knows_how_many_samples_all_clients_have() -> None:

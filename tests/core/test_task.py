@@ -13,7 +13,7 @@ import hansa
 from hansa.models.dense import MLP
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table
-from hansa.task import Task, task_from_table, task_to_table
+from hansa.task import ClientData, Task, task_from_table, task_to_table
 from hansa.tree import equal
 
 # Every field away from its default, so that one that is forgotten is noticed.
@@ -39,7 +39,8 @@ CHANGED: dict[str, Any] = {
 
 
 def test_every_field_of_a_task_survives_a_table() -> None:
-    assert list(CHANGED) == [field.name for field in dataclasses.fields(Task)], "a new field: change it above"
+    fields = [field.name for field in dataclasses.fields(Task)]
+    assert [*CHANGED, "public"] == fields, "a new field: change it above"
     task, plain = Task(**CHANGED), Task(MLP(), (1,), 2)
     table = json.loads(json.dumps(task_to_table(task)))
     again = task_from_table(table, task.start, task.labels)
@@ -48,6 +49,12 @@ def test_every_field_of_a_task_survives_a_table() -> None:
         same = equal(found, before) if name == "start" else torch.equal(found, before) if name == "labels" else None
         assert same if same is not None else found == before, name
         assert type(found) is type(before) and (same is not None or found != default), name
+
+
+def test_public_samples_stay_with_the_server() -> None:
+    public = ClientData(torch.ones(2, 4, 5), torch.tensor([0, 1]))
+    table = json.loads(json.dumps(task_to_table(Task(**CHANGED, public=public))))
+    assert "public" not in table and task_from_table(table).public is None
 
 
 def test_the_run_folder_tells_the_task(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from law_examples import Lines, NormNet, PrototypeBank, TinyNet
 
 from hansa.algorithms.calibrate import Calibrate
 from hansa.algorithms.checkpoint import Checkpoint
+from hansa.algorithms.describe import Describe
 from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.feature_scale import FeatureScale
 from hansa.algorithms.fed3r import Fed3R
@@ -46,11 +47,16 @@ from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.session import Engine
 from hansa.engines.vectorised import Vectorised
+from hansa.features.module import FrozenModule
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore, Store
 from hansa.models.random_features import RandomFeaturesModel
 from hansa.orchestrate.chains import Chains
+from hansa.orchestrate.dropout import Dropout
+from hansa.orchestrate.fedasyncseq import FedAsyncSeq
+from hansa.orchestrate.fedseq import FedCyclic, FedSeq
+from hansa.orchestrate.fedseq2par import FedSeq2Par
 from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star, Sweep
 from hansa.ridge import GaussianMechanism
@@ -59,7 +65,7 @@ from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
 from hansa.server.optimisers import SGD, Adam, Yogi
 from hansa.server.robust_rules import Krum, NormBound, TrimmedMean
-from hansa.task import Model, Task
+from hansa.task import ClientData, Model, Task
 from hansa.training.local import LocalTraining
 from hansa.training.objectives import CrossEntropy
 from hansa.training.schedules import Cosine
@@ -87,6 +93,10 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fed3r-select": Fed3RSelect(held_out=0.5),
     "fed3r-ft": Fed3RFT(FedAvg(LOCAL)),
     "fedncm": FedNCM(),
+    "describe": Describe(local=LOCAL),
+    "describe/conf": Describe("conf", LOCAL),
+    "describe/task2vec": Describe("task2vec", LOCAL, FrozenModule("law_examples:small_probe"), 4),
+    "describe/labels": Describe("labels"),
     "calibrate": Calibrate(),
     "oll": OLL(),
     "checkpoint": Checkpoint(str(HEAD)),
@@ -133,7 +143,17 @@ MODELS: dict[str, Model] = {"fedbn": NormNet(), "feature-scale": RandomFeaturesM
 # What cannot be trained in chains, and says so before a run begins.
 UNCHAINED = {name for name, one in ALGORITHMS.items() if one.no_chains or name.startswith("robust")}
 UNLINED = {*UNCHAINED, *(name for name, one in ALGORITHMS.items() if one.exchanges > 1)}
-ORCHESTRATIONS: dict[str, Orchestration] = {"star": Star(4), "sweep": Sweep(), "chains": Chains(3), "lines": Lines()}
+ORCHESTRATIONS: dict[str, Orchestration] = {
+    "star": Star(4),
+    "sweep": Sweep(),
+    "chains": Chains(3),
+    "dropout": Dropout(Star(4), 0.2),
+    "lines": Lines(),
+    "fedcyclic": FedCyclic(4),
+    "fedseq": FedSeq(superclients=3, fraction=0.6, passes=2),
+    "fedasyncseq": FedAsyncSeq(superclients=3, fraction=0.6, window=2),
+    "fedseq2par": FedSeq2Par("random", fraction=0.6, alpha=0.5, beta=2),
+}
 ENGINES: dict[str, Engine] = {
     "serial": Serial(),
     "auto": Auto(),
@@ -164,6 +184,12 @@ def federation(clients: int = CLIENTS, widths: bool = False, seed: int = 0) -> F
     return federation_from_clients(made)
 
 
+def public() -> ClientData:
+    """Some samples of every class that are nobody's."""
+    rng = torch.Generator().manual_seed(99)
+    return ClientData(torch.randn(4 * CLASSES, WIDTH, generator=rng), torch.arange(CLASSES).repeat(4))
+
+
 def experiment(
     algorithm: Algorithm,
     *,
@@ -183,7 +209,7 @@ def experiment(
     known = next((name for name, one in ALGORITHMS.items() if one is algorithm), "")
     samples = sum(data.sizes().values())
     model = model or MODELS.get(known, TinyNet())
-    task = Task(model, (WIDTH,), CLASSES, len(data.clients), seed, samples=samples)
+    task = Task(model, (WIDTH,), CLASSES, len(data.clients), seed, samples=samples, public=public())
     return Experiment(task, data, (phase,), engine or Serial(), seed)
 
 

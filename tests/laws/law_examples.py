@@ -61,6 +61,11 @@ class NormNet:
         return net
 
 
+def small_probe() -> nn.Module:
+    """A frozen network for task2vec, of two layers with three and four filters."""
+    return nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 4), nn.Tanh())
+
+
 @dataclass(frozen=True)
 class PrototypeBank(Algorithm):
     """The server keeps every client's class means (EACH), as FedPCL's bank does; the nearest mean over all decides."""

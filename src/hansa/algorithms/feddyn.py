@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
-from hansa.payload import Update
+from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Weights, total_weight
 from hansa.training.local import Correction, LocalTraining
@@ -27,6 +29,15 @@ class FedDyn(Wrapper):
     point is that of `Σ p_k f_k`: p_k = n_k, or with `weights = "uniform"` the paper's plain mean.  As α → 0 the clients
     train as in FedAvg, but the server does not: −h/α becomes the running sum of all past displacements times the share
     visited, a momentum that never fades.
+
+    In a chain client j receives θ_{j−1} and leaves θ_j, so its own step d_j = θ_j − θ_{j−1} is what pulls it back and
+    what λ_j ← λ_j − α·d_j remembers.  What reaches the server is the chain's whole way Σ_j d_j with weight Σ_j p_j,
+    while h must change by −α·Σ_j p_j·d_j/Σ p: products of each client's own weight and step, which cannot be read off
+    the whole way.  So both are added up: `model` as a step, by which chains are averaged, and `dual` as a sum.  h stays
+    the weighted mean of all λ_k, and where nobody moves any more each λ_k is ∇f_k(θ) and h is 0: the fixed point is
+    that of `Σ p_k f_k` in chains too.  For a chain of one the two are the same numbers, and it is FedDyn exactly.  They
+    are the same numbers on the wire always, so `dual` is not sent: the server, through which every hand-over goes,
+    reads it off each client's step.
     """
 
     local: LocalTraining = LocalTraining()
@@ -41,10 +52,7 @@ class FedDyn(Wrapper):
         """All but the dual variables."""
         return FedAvg(self.local, weights=self.weights)
 
-    @property
-    def no_chains(self) -> str:
-        """A chain's displacement is counted once for each of its clients, so h is no longer the mean of the λ_k."""
-        return "its server would count a chain's displacement once for each of its clients"
+    uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP, "dual": Role.SUM}
 
     def server_init(self, task: Task) -> Tree:
         """Return the starting model and h = 0."""
@@ -60,11 +68,21 @@ class FedDyn(Wrapper):
         shared = [key for key in self.local.weights(task, turn.start) if f"model.{key}" in down]
         moved = subtract({key: trained.params[key] for key in shared}, {key: turn.start[key] for key in shared})
         before = pick("dual", state) or zeros_like(moved)
-        return up, nest("dual", subtract(before, scale(moved, self.alpha)))
+        sums = up.sums | nest("dual", {key: up.sums[f"model.{key}"] for key in shared})
+        return replace(up, sums=sums), nest("dual", subtract(before, scale(moved, self.alpha)))
+
+    def encode(self, sums: Tree) -> Tree:
+        """Send the step alone."""
+        return {key: leaf for key, leaf in sums.items() if not key.startswith("dual.")}
+
+    def decode(self, task: Task, wire: Tree) -> Tree:
+        """Read what h changes by off a client's own step."""
+        step = pick("model", wire)
+        return wire | nest("dual", {key: leaf for key, leaf in step.items() if key not in task.buffers})
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Return the mean of the clients' models, moved by −h/α; buffers are averaged and no more."""
-        total, before = pick("model", cohort.sums), pick("dual", server)
+        total, before = pick("dual", cohort.sums), pick("dual", server)
         share = self.alpha / total_weight(self.weights, task)
         dual = {key: leaf - share * total[key] for key, leaf in before.items()}
         mean = add(pick("model", server), pick("model", cohort.mean()))

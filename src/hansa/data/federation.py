@@ -15,7 +15,7 @@ from hansa.data.clients import FarClient, IndexedClients, OwnClient, whole_clien
 from hansa.data.dataset import Array, Dataset, Partition, Samples
 from hansa.data.labels import numbered, require_two_classes
 from hansa.data.sources.encoding import Encoding
-from hansa.data.split import Division, TestSplit, cut_global_test, cut_local_tests, cut_validation
+from hansa.data.split import Division, TestSplit, cut_global_test, cut_local_tests, cut_validation, public_rows
 from hansa.data.targets import Kind, Real, Target, class_names_of
 from hansa.errors import HansaError, require
 from hansa.seeds import numpy_generator
@@ -56,6 +56,7 @@ class Federation:
     notes: tuple[str, ...] = ()  # what was left out or done that a reader should know
     validation: ClientData | None = None  # to choose models by, never to test them on
     encoding: Encoding | None = None  # how a table's columns became inputs, where the data came from a table
+    public: ClientData | None = None  # samples that everybody may see, cut out of the test set
 
     @functools.cached_property
     def digest(self) -> str:
@@ -151,18 +152,33 @@ def build_federation(
     if data.test is None and test.kind != "local":
         data = cut_global_test(data, test.fraction, numpy_generator(seed, "data", "global test"))
     parts = _parts(data, partition, numpy_generator(seed, "data", "partition"))
-    division = _divide(data, parts, test, seed)
+    public = public_rows(data, test.public, numpy_generator(seed, "data", "public"))
+    division = _not_public(_divide(data, parts, test, seed), public)
     encoding = None if data.rule is None else data.rule.fit(data.train.x[division.trained()])
     data = data if encoding is None else _encoded(data, encoding)
     data = data if prepare is None else prepare(data, division)
     return Federation(
         clients=_clients(data, division),
         target=data.target,
-        test=None if data.test is None or test.kind == "local" else data.test.take(np.arange(len(data.test))),
+        test=None if data.test is None or test.kind == "local" else data.test.take(_others(len(data.test), public)),
         notes=(*data.notes, *_notes(data, parts, division, test)),
         validation=data.train.take(division.validated()) if test.validation and test.kind != "local" else None,
         encoding=encoding,
+        public=data.test.take(public) if data.test is not None and len(public) else None,
     )
+
+
+def _others(count: int, public: Array) -> Array:
+    """Return the numbers of the test samples that are not public."""
+    return np.setdiff1d(np.arange(count), public, assume_unique=True)
+
+
+def _not_public(division: Division, public: Array) -> Division:
+    """Take public samples away from clients whose own test samples are some of the source's."""
+    if not division.natural or not len(public):
+        return division
+    left = {name: np.setdiff1d(index, public, assume_unique=True) for name, index in division.test.items()}
+    return replace(division, test={name: index for name, index in left.items() if len(index)})
 
 
 def _parts(data: Dataset, partition: Partition, rng: np.random.Generator) -> dict[str, Array]:
@@ -245,6 +261,8 @@ def _notes(data: Dataset, parts: Mapping[str, Array], division: Division, test: 
         notes.append(f"{without} clients have no test samples of their own.")
     if test.kind == "local" and data.test is not None and not division.natural:
         notes.append("The source's own test set is not used.")
+    if test.public:
+        notes.append(f"{test.public} test samples of every class are public, and nobody is tested on them.")
     return notes
 
 

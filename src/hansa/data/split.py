@@ -31,6 +31,7 @@ class TestSplit:
     small: Literal["keep", "drop"] = "keep"  # what becomes of such a client
     train_per_class: int | None = None  # local: so many samples of every class to train on, all the others to test on
     validation: float = 0.0  # of the remaining training samples, set aside to choose models by, never to test them on
+    public: int = 0  # of every class so many samples of the global test set, made public and never tested on
 
     def __post_init__(self) -> None:
         one_of(self, "kind", ("auto", "global", "local", "both"))
@@ -39,6 +40,9 @@ class TestSplit:
         whole(self, "min_samples", 2)
         whole(self, "train_per_class", optional=True)
         share(self, "validation", zero=True)
+        require(self.public >= 0, f"The 'public' of TestSplit must be a whole number ≥ 0. Got {self.public}.")
+        needs = f"The 'public' samples of TestSplit are taken from a global test set. Got kind '{self.kind}'"
+        require(not self.public or self.kind != "local", f"{needs}; use 'auto', 'global' or 'both'.")
         require(
             self.train_per_class is None or self.kind in ("local", "both"),
             f"The 'train_per_class' of TestSplit needs kind 'local' or 'both'. Got kind '{self.kind}'.",
@@ -113,6 +117,19 @@ def cut_global_test(data: Dataset, fraction: float, rng: np.random.Generator) ->
         client_test=None if data.client is None else data.client[test],
         domain=None if data.domain is None else data.domain[train],
     )
+
+
+def public_rows(data: Dataset, count: int, rng: np.random.Generator) -> Array:
+    """Choose so many test samples of every class, by number; each class keeps one at least to be tested on."""
+    if not count or data.test is None:
+        return np.arange(0)
+    names, chosen, y = class_names_of(data.target, "The 'public' of data.test"), [], data.test.y
+    for number, name in enumerate(names):
+        rows = rng.permutation(np.flatnonzero(y == number))
+        says = f"The class '{name}' has {len(rows)} test samples, and data.test.public asks for {count} of them"
+        require(len(rows) > count, f"{says}, with one left to test on: lower 'public', or give the source more.")
+        chosen.append(rows[:count])
+    return np.sort(np.concatenate(chosen))
 
 
 def cut_local_tests(

@@ -36,6 +36,10 @@ class EfficientNetLite:
 
     def prepare(self) -> Callable[[Array], Tensor]:
         """Load the weights."""
+        return self.network()[1]
+
+    def network(self) -> tuple[torch.nn.Module, Callable[[Array], Tensor]]:
+        """Load the weights; return the network itself too, for what looks at its weights."""
         network = self._network()
 
         def features(images: Array) -> Tensor:
@@ -44,7 +48,7 @@ class EfficientNetLite:
             maps: Tensor = network.extract_features(pixels.contiguous(memory_format=torch.channels_last))
             return maps.mean((2, 3))
 
-        return features
+        return network, features
 
     def _network(self) -> Any:
         package = _package("efficientnet_lite_pytorch")

@@ -45,6 +45,10 @@ class FrozenModule:
 
     def prepare(self) -> Callable[[Array], Tensor]:
         """Make the module."""
+        return self.network()[1]
+
+    def network(self) -> tuple[nn.Module, Callable[[Array], Tensor]]:
+        """Make the module; return it too, for what looks at its weights."""
         module = self._module()
 
         def features(x: Array) -> Tensor:
@@ -64,7 +68,7 @@ class FrozenModule:
                 raise HansaError(f"The extractor '{self.path}' must return one tensor with a row of features a sample.")
             return outputs.flatten(1)
 
-        return features
+        return module, features
 
     def _module(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -52,13 +52,17 @@ class Transformers:
 
     def prepare(self) -> Callable[[Array], Tensor]:
         """Load the encoder and whatever turns raw samples into its inputs."""
+        return self.network()[1]
+
+    def network(self) -> tuple[torch.nn.Module, Callable[[Array], Tensor]]:
+        """Load the same; return the encoder itself too, for what looks at its weights."""
         library = _library()
         folder = self._folder()
         self._check_settings(folder)
         network = self._network(library, folder)
         if network.main_input_name == "pixel_values":
-            return self._image_features(network, Processor.read(folder))
-        return self._text_features(network, self._tokenizer(library, folder))
+            return network, self._image_features(network, Processor.read(folder))
+        return network, self._text_features(network, self._tokenizer(library, folder))
 
     def _check_settings(self, folder: Path) -> None:
         """Refuse settings that ask for code: a kernel of the hub is downloaded and run."""

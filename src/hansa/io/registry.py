@@ -63,6 +63,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "fed3r-select": "hansa.algorithms.fed3r_select:Fed3RSelect",
         "fed3r-ft": "hansa.algorithms.fed3r_ft:Fed3RFT",
         "fedncm": "hansa.algorithms.fedncm:FedNCM",
+        "describe": "hansa.algorithms.describe:Describe",
         "calibrate": "hansa.algorithms.calibrate:Calibrate",
         "oll": "hansa.algorithms.oll:OLL",
         "checkpoint": "hansa.algorithms.checkpoint:Checkpoint",
@@ -115,6 +116,10 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "sweep": "hansa.orchestrate.star:Sweep",
         "chains": "hansa.orchestrate.chains:Chains",
         "dropout": "hansa.orchestrate.dropout:Dropout",
+        "fedseq": "hansa.orchestrate.fedseq:FedSeq",
+        "fedcyclic": "hansa.orchestrate.fedseq:FedCyclic",
+        "fedasyncseq": "hansa.orchestrate.fedasyncseq:FedAsyncSeq",
+        "fedseq2par": "hansa.orchestrate.fedseq2par:FedSeq2Par",
     },
     "engine": {
         "auto": "hansa.engines.auto:Auto",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -38,6 +38,10 @@ class Dropout(Orchestration):
     def visits_once(self, rounds: int, population: int) -> bool:
         """Tell it of the wrapped orchestration; whoever fails is not asked again."""
         return self.inner.visits_once(rounds, population)
+
+    def misfit(self, sizes: Sequence[int] | None, described: str | None) -> str:
+        """Return what the wrapped orchestration says."""
+        return self.inner.misfit(sizes, described)
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,7 @@ class Roster:
     seed: int  # every algorithm given the same seed sees the same clients
     described: Mapping[str, Tensor] = field(default_factory=dict)  # by client: what an earlier phase learnt about it
     seconds: Callable[[str, int], float] | None = None  # how long a client takes in a round, where a clock says so
+    classes: int = 0  # of the task; none where targets are real
 
 
 class Leg(NamedTuple):
@@ -37,12 +38,14 @@ class Leg(NamedTuple):
 
     Without a `line` it starts from the server's message and its upload goes to the server.  A line is a model that
     outlives a round: its legs go on with that model until a round merges.  `start` and `end` are seconds on a clock.
+    `group` is the number of the superclient, where clients are grouped.
     """
 
     chain: Chain
     line: int | None = None
     start: float | None = None
     end: float | None = None
+    group: int | None = None
 
 
 class Planner(Protocol):
@@ -79,6 +82,14 @@ class Orchestration(ABC):
     @abstractmethod
     def visits_once(self, rounds: int, population: int) -> bool:
         """Tell whether so many rounds visit every client exactly once, as closed-form algorithms need."""
+
+    def misfit(self, sizes: Sequence[int] | None, described: str | None) -> str:
+        """Return why clients cannot be visited so; empty where they can, or where it is not known yet.
+
+        `sizes` are their training samples, and `described` is how earlier phases describe them
+        (`Algorithm.described_as`), where that is known.
+        """
+        return ""
 
 
 class Simple(Orchestration):

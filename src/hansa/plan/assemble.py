@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +49,7 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
     check_privacy(experiment.phases, experiment.task)
+    check_groups(experiment)
     for phase in experiment.phases:
         check(phase, federation)
         training = training_of(phase.algorithm)
@@ -112,6 +113,7 @@ def task_for(plan: Plan, federation: Federation) -> Task:
         integers=not x.is_floating_point(),
         real=isinstance(federation.target, Real),
         samples=sum(federation.sizes().values()),
+        public=federation.public,
     )
     task.params()
     return task
@@ -119,10 +121,34 @@ def task_for(plan: Plan, federation: Federation) -> Task:
 
 def check_phases(plan: Plan) -> None:
     """Refuse phases that make sense on no data, before any is loaded."""
-    problems = [why for phase in phases_of(plan) if (why := _no_chains(phase, SEVERAL))]
+    phases = phases_of(plan)
+    problems = [why for phase in phases if (why := _no_chains(phase, SEVERAL))]
+    problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
     check_privacy(phases_of(plan), Task(plan.model, (1,), 1, SEVERAL))
+
+
+def check_groups(experiment: Experiment) -> None:
+    """Refuse clients that cannot be grouped as a phase asks, also by what the run continued here learnt about them."""
+    phases, sizes, before = experiment.phases, experiment.federation.sizes(), experiment.origin
+    problems = _misfits(phases, before.described_as if before else "", list(sizes.values()))
+    strangers = [name for name in sizes if name not in before.describing] if before else []
+    if strangers and not problems and _misfits(phases, ""):
+        says = f"The run that this plan continues describes other clients: {len(strangers)} of {len(sizes)} are not"
+        problems = [f"{says} among them, such as '{strangers[0]}'. Describe the clients of the same data section."]
+    if problems:
+        raise Problems(problems)
+
+
+def _misfits(phases: Sequence[Phase], described: str | None, sizes: Sequence[int] | None = None) -> list[str]:
+    """Return what is wrong between orchestrations and what describes clients; None where that is not known."""
+    problems = []
+    for phase in phases:
+        why = phase.orchestration.misfit(sizes, described)
+        problems += [f"Phase '{phase.name}': {why}."] if why else []
+        described = phase.algorithm.described_as or described
+    return problems
 
 
 def check(phase: Phase, federation: Federation) -> None:

@@ -17,6 +17,7 @@ Record = Mapping[str, Any]
 COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
 WATCHED = ("loss", "rmse")  # what grows without bound where training does
 EXPLODED = 10  # times what it was
+EXCHANGES = ("s2c", "c2s", "c2c")  # messages: server to client, client to server, client to client
 
 
 def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
@@ -37,7 +38,8 @@ def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
         "deployed": deployed,
         "metrics": {} if final is None else evaluated[final],
         "exploded": final is not None and exploded(records[0].get("before", {}), evaluated[final]),
-        **{key: sum(record.get(key, 0) for record in records) for key in COSTS},
+        **{key: sum(record.get(key, 0) for record in records) for key in (*COSTS, *EXCHANGES)},
+        **({"oracle": records[0]["oracle"]} if "oracle" in records[0] else {}),
     }
 
 
@@ -101,6 +103,19 @@ def _client_table(record: Record, rows: Tree, names: Any, sizes: Any, metrics: S
         "test_samples": rows["samples"].numpy(),
         **(correct if "accuracy" in metrics else {}),
         **{key: _present(rows.get(key, none)) for key in metrics},
+    }
+
+
+def group_table(record: Record, rows: Tree, names: np.ndarray) -> dict[str, Any]:
+    """Return the superclients of a round as tidy columns: who stood where in which chain."""
+    places = {key: rows[key].numpy() for key in ("superclient", "position")}
+    count = len(places["position"])
+    return {
+        "phase": np.full(count, record["phase"]),
+        "phase_name": [record["phase_name"]] * count,
+        "round": np.full(count, record["round"]),
+        **places,
+        "client": names[rows["client"].numpy()],
     }
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+import torch
+
 from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
@@ -82,7 +84,8 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
 
 def _news(run: PhaseRun, session: EngineSession, progress: Record) -> Record:
     """Return what the first record of a phase tells: how it is carried out, and what it starts from."""
-    return {"engine": run.experiment.engine.choice(run.context), "before": _before(run, session, progress)}
+    oracle = {"oracle": run.algorithm.oracle} if run.algorithm.oracle else {}
+    return {"engine": run.experiment.engine.choice(run.context), "before": _before(run, session, progress), **oracle}
 
 
 def _before(run: PhaseRun, session: EngineSession, progress: Record) -> dict[str, float]:
@@ -118,11 +121,14 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
     began, paths = time.perf_counter(), Counter(session.paths)
     charged = run.ledger.totals() if charged is None else charged
     book, planner = RoundBook(run), run.planner
-    legs = planner.round(run.cohort)
+    legs, under_way = planner.round(run.cohort), set(run.lines)
+    _note_groups(run, legs)
     book.failed = dict(planner.missing(run.cohort))
     cohort = _visit(run, session, legs, book)
     book.check(sum(len(leg.chain) for leg in legs))
-    if planner.merges(run.cohort):
+    merges = planner.merges(run.cohort) or run.round + 1 == run.phase.rounds  # no model is left under way at the end
+    exchanges = exchanged(legs, book.failed, under_way, merges)
+    if merges:
         run.server = run.algorithm.server_step(run.round_task, run.server, _merged(run, cohort))
         run.lines = {}
         book.check_server([client for leg in legs for client in leg.chain if client not in book.failed])
@@ -134,16 +140,43 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
         "phase_name": run.phase.name,
         "algorithm": name_of("algorithm", run.algorithm),
         "round": run.round + 1,
-        "clients": cohort.count + sum(line.total.count for line in run.lines.values()),
+        "clients": int(costs["visits"]),
         "failed": book.failed,
         "bytes_up": int(costs["bytes_up"]),
         "bytes_down": int(costs["bytes_down"]),
         "bytes_evaluate": int(costs["bytes_evaluate"]),
         "flops": costs["flops"],
+        **exchanges,
         "seconds": seconds,
         "paths": dict(Counter(session.paths) - paths),
         "metrics": evaluation.metrics,
     }
+
+
+def exchanged(legs: list[Leg], failed: Mapping[str, str], under_way: set[int], merges: bool) -> dict[str, int]:
+    """Count a round's messages: server to client, client to server, and from client to client (Table 3 of FedSeq).
+
+    A chain hands its model on from client to client, and so does a line that was `under_way`, between rounds; the
+    server, through which hand-overs go in a deployment, counts at a chain's ends alone.
+    """
+    chains = [(without(leg.chain, failed), leg.line) for leg in legs]
+    there = [(chain, line) for chain, line in chains if chain]
+    going_on = sum(line in under_way for _, line in there)
+    lines = under_way | {line for _, line in there if line is not None}
+    ended = sum(line is None for _, line in there) + (len(lines) if merges else 0)
+    handed = sum(len(chain) - 1 for chain, _ in there) + going_on
+    return {"s2c": len(there) - going_on, "c2s": ended, "c2c": handed}
+
+
+def _note_groups(run: PhaseRun, legs: list[Leg]) -> None:
+    """Note which client had which place in which superclient, where clients are grouped."""
+    if all(leg.group is None for leg in legs):
+        return
+    number = {name: place for place, name in enumerate(run.names)}
+    rows = [(leg.group, place, number[one]) for leg in legs for place, one in enumerate(leg.chain)]
+    table = torch.tensor(rows, dtype=torch.int64).T
+    names = ("superclient", "position", "client")
+    run.store.put(f"{run.index}/groups/{run.round + 1}", dict(zip(names, table.contiguous(), strict=True)))
 
 
 def _due(run: PhaseRun) -> bool:

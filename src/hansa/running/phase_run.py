@@ -150,14 +150,24 @@ class PhaseRun:
     def planner(self) -> Planner:
         """The planner of who is visited, round by round."""
         sizes = self.federation.sizes()
-        roster = Roster(self.names, [sizes[name] for name in self.names], self.sampling_seed, self.described)
+        counts, classes = [sizes[name] for name in self.names], 0 if self.task.real else self.task.outputs
+        roster = Roster(self.names, counts, self.sampling_seed, self.described, classes=classes)
         return self.phase.orchestration.open(roster)
 
     @property
     def described(self) -> dict[str, torch.Tensor]:
         """The knowledge of earlier phases about single clients; the latest to describe a client counts."""
-        before = self.previous
-        return {**before.described, **before.algorithm.describes(before.server)} if before else {}
+        return self.previous.describing if self.previous else {}
+
+    @property
+    def describing(self) -> dict[str, torch.Tensor]:
+        """The knowledge about single clients that later phases find."""
+        return {**self.described, **self.algorithm.describes(self.server)}
+
+    @property
+    def described_as(self) -> str:
+        """The kind of what this phase and earlier ones learnt about single clients."""
+        return self.algorithm.described_as or (self.previous.described_as if self.previous else "")
 
     @property
     def sampling_seed(self) -> int:

@@ -65,6 +65,16 @@ class Wrapper(Algorithm):
         return self.inner.exchanges
 
     @property
+    def described_as(self) -> str:
+        """The wrapped algorithm's own."""
+        return self.inner.described_as
+
+    @property
+    def oracle(self) -> str:
+        """The wrapped algorithm's own."""
+        return self.inner.oracle
+
+    @property
     def no_chains(self) -> str:
         """The wrapped algorithm's own reason."""
         return self.inner.no_chains
