@@ -150,7 +150,8 @@ class PhaseRun:
     def planner(self) -> Planner:
         """The planner of who is visited, round by round."""
         sizes = self.federation.sizes()
-        counts, classes = [sizes[name] for name in self.names], 0 if self.task.real else self.task.outputs
+        counts, task = [sizes[name] for name in self.names], self.experiment.task
+        classes = 0 if task.real else task.outputs
         roster = Roster(self.names, counts, self.sampling_seed, self.described, classes=classes)
         return self.phase.orchestration.open(roster)
 
