@@ -34,7 +34,7 @@ class Private(Wrapper):
     z is the least for which all rounds together keep ε.  Who is visited follows from the plan's seed, so by default a
     client counts as known in every round that visits it; with `cohorts = "secret"`, for seeds that nobody knows, the
     draw protects too.  Noise is the operating system's; `simulated` noise can be repeated, and protects nobody.  An
-    infinite ε and clip are the wrapped algorithm with uniform weights.
+    infinite ε and clip, which no plan file may hold, are the wrapped algorithm with uniform weights.
     """
 
     inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
