@@ -16,6 +16,7 @@ from hansa import api
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.private import Private
+from hansa.algorithms.statistics import to_tree
 from hansa.channels.accounting import total_epsilon
 from hansa.cli.console import show_comparison
 from hansa.data.federation import Federation, federation_from_clients
@@ -26,6 +27,7 @@ from hansa.errors import HansaError, Problems
 from hansa.io.store import DiskStore, MemoryStore, Store, checkpoint_of
 from hansa.models.dense import Linear
 from hansa.orchestrate.star import Sweep
+from hansa.payload import Update
 from hansa.plan.assemble import check_phases
 from hansa.plan.files import plan_from_table
 from hansa.results.report import build
@@ -184,7 +186,7 @@ def test_releases_before_and_after_forgetting_do_not_differ_by_the_leavers_stati
     folder = finished(tmp_path, [{"algorithm": algorithm, "remember": "uploads"}])
     before, sums = release_of(folder, "release"), release_of(folder, "ridge")
     record = forget(folder, "client-003")
-    assert record["difference_to_training_without"] < 1e-9
+    assert record["difference_of_sums"] < 1e-9
     after, left = release_of(folder, "release"), release_of(folder, "ridge")
     gone = sums["moment"] - left["moment"]
     noise = before["moment"] - after["moment"] - gone
@@ -192,6 +194,9 @@ def test_releases_before_and_after_forgetting_do_not_differ_by_the_leavers_stati
     spread = math.sqrt(2) * mechanism.deviations[1]
     assert float(noise.std()) == pytest.approx(spread, rel=5 / math.sqrt(2 * noise.numel()))
     assert int(before["number"]) == 1 and int(after["number"]) == 2
+    told = json.loads((folder / "summary.json").read_text())["privacy"]
+    assert told["releases"][0]["count"] == 2
+    assert told["epsilon"] == pytest.approx(total_epsilon([mechanism.booked(2, "central")], 1e-5))
 
 
 def test_forgetting_is_booked_as_another_release() -> None:
@@ -210,9 +215,12 @@ def test_nobody_is_forgotten_where_only_the_release_was_kept(tmp_path: Path) -> 
     folder = finished(tmp_path, [{"algorithm": {"name": "fed3r", "privacy": PRIVACY}}])
     recreate_upload(folder, "client-003", tmp_path / "again.safetensors")
     before = release_of(folder, "release")
-    with pytest.raises(HansaError, match="keep_sums = true"):
+    with pytest.raises(HansaError, match="kept neither an upload nor a fingerprint"):
         forget(folder, "client-003", tmp_path / "again.safetensors")
     assert equal(release_of(folder, "release"), before)
+    run = phase_run(Fed3R(privacy=MECHANISM))
+    with pytest.raises(HansaError, match="keep_sums = true"):
+        run.algorithm.forget(run.task, run.server, Update(to_tree(exact(["c2"]))))
 
 
 def test_a_client_that_added_its_own_noise_takes_out_just_what_it_sent(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hansa.io.trust import Trust
 from hansa.results import report
 from hansa.results.reader import Run
 from hansa.results.writer import RunFolder
+from hansa.running.privacy import account
 
 FORGETTING = "forgetting"  # the status of a run whose files are behind its store
 OF_CLIENTS = ("clients", "counts", "sizes", "means", "deviations")  # of data.json: an entry for each client
@@ -45,7 +46,7 @@ def publish(run: Run, store: Store, trust: Trust) -> None:
     run = Run.open(run.path)
     _write_results(run, store, trust)
     write_whole(run.path / "audit.jsonl", "".join(json.dumps(line) + "\n" for line in audit))
-    announce(run, None, _news(run, audit))
+    announce(run, None, _news(run, audit) | _privacy(run, store, trust))
     if told["report"]:
         report.build([run.path], page)
     store.commit({key: value for key, value in progress.items() if key != FORGETTING})
@@ -83,3 +84,10 @@ def _news(run: Run, audit: list[dict[str, Any]]) -> dict[str, Any]:
     metrics, rounds = audit[-1]["metrics"], phases[-1]["rounds"]
     found = {"metrics": metrics, "evaluated": rounds if metrics else None, "forgotten": names}
     return {"forgotten": names, "phases": [*phases[:-1], {**phases[-1], **found}]}
+
+
+def _privacy(run: Run, store: Store, trust: Trust) -> dict[str, Any]:
+    """Return the privacy ledger, in which forgetting is another release; empty where the run claims none."""
+    before = run.summary.get("privacy")
+    now = None if before is None else account(last_phase(run, store, trust))
+    return {} if before is None or now is None else {"privacy": {**now, "outside": before["outside"]}}
