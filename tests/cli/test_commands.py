@@ -35,7 +35,7 @@ def test_run_report_and_compare(tmp_path: Path) -> None:
     summary = json.loads(done.stdout)
     assert summary["status"] == "finished" and summary["seed"] == 0
     (phase,) = summary["phases"]
-    costs = {"bytes_up", "bytes_down", "flops", "seconds"}
+    costs = {"bytes_up", "bytes_down", "flops", "seconds", "s2c", "c2s", "c2c"}
     assert set(phase) == {"name", "algorithm", "rounds", "before", "evaluated", "deployed", "metrics"} | costs
     assert phase["metrics"]["test_accuracy"] > 0.9 and phase["bytes_up"] > 0 and phase["flops"] > 0
     assert json.loads((tmp_path / "one" / "summary.json").read_text()) == summary
