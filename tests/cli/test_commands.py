@@ -35,10 +35,9 @@ def test_run_report_and_compare(tmp_path: Path) -> None:
     summary = json.loads(done.stdout)
     assert summary["status"] == "finished" and summary["seed"] == 0
     (phase,) = summary["phases"]
-    costs = {"bytes_up", "bytes_down", "flops", "seconds"}
-    assert (
-        set(phase) == {"name", "algorithm", "rounds", "before", "evaluated", "deployed", "metrics", "exploded"} | costs
-    )
+    costs = {"bytes_up", "bytes_down", "flops", "seconds", "s2c", "c2s", "c2c"}
+    told = {"name", "algorithm", "rounds", "before", "evaluated", "deployed", "metrics", "exploded"}
+    assert set(phase) == told | costs
     assert phase["metrics"]["test_accuracy"] > 0.9 and phase["bytes_up"] > 0 and phase["flops"] > 0
     assert json.loads((tmp_path / "one" / "summary.json").read_text()) == summary
     hansa("run", "digits-fedavg", "--out", "two", "--set", "phases.0.rounds=2", "--seed", "3", cwd=tmp_path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
-from engine_cases import assert_same, distance, federation, local_tests, paths_of, ran
+from engine_cases import assert_same, distance, federation, local_tests, paths_of, ran, task_of
 
 from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.fedavg import FedAvg
@@ -21,9 +21,13 @@ from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.session import Engine, Lane
 from hansa.engines.vectorised import Vectorised
+from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.planner import Leg, Orchestration, Roster, Scale
+from hansa.running.experiment import Experiment, Phase
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import PhaseRun
 from hansa.running.round_book import RoundBook
 from hansa.task import Model
 from hansa.training.local import LocalTraining
@@ -167,9 +171,17 @@ def test_models_that_outlive_a_round_equal_serial(algorithm: Algorithm, model: M
     assert alone.lines == together.lines == {}
 
 
+def stopped(algorithm: Algorithm, engine: Engine, orchestration: Orchestration) -> PhaseRun:
+    """A phase of four rounds as the store has it after three."""
+    data, store, journal = federation(), MemoryStore(), ListJournal()
+    made = Experiment(task_of(data, Linear()), data, (Phase("only", algorithm, orchestration, 4),), engine)
+    assert run_phases(made, store, journal, stop=lambda: len(journal.records) == 3) is None
+    return PhaseRun(made, 0, store, None)
+
+
 def test_models_under_way_equal_serial() -> None:
     plan = listed(("c8", "c4"), ("c6", "c7"), every=9, lines=True)
-    alone, together = (ran(FedAvg(LOCAL), engine, orchestration=plan) for engine in (Serial(), Vectorised()))
+    alone, together = (stopped(FedAvg(LOCAL), engine, plan) for engine in (Serial(), Vectorised()))
     assert alone.lines.keys() == together.lines.keys() == {0, 1}
     for line, own in alone.lines.items():
         assert distance(own.down, together.lines[line].down) < ROUNDING
