@@ -1,7 +1,7 @@
 """Sequential training of superclients on real data: docs/results/fedseq.md.
 
     make results-fedseq                      # finished runs are found, not repeated
-    python experiments/fedseq.py cifar       # the runs of one part alone; then: page
+    python experiments/fedseq.py cifar FedSeq   # runs of one part, of one method; then: page
 
 HANSA_WORKERS runs so many at a time, HANSA_DEVICE says where clients train, HANSA_SECONDS ends it after the runs that
 are under way (what is killed is resumed the next time).
@@ -30,7 +30,11 @@ DEVICE = os.environ.get("HANSA_DEVICE", "cpu")
 UNTIL = time.time() + float(os.environ.get("HANSA_SECONDS", "inf"))
 ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1} if WORKERS > 1 else {"name": "auto", "device": DEVICE}
 SEEDS = (0, 1, 2)
-ROUNDS, LAST, EVERY = 1000, 100, 20  # the accuracy of a run is the mean over the evaluations of its last rounds
+ROUNDS, LAST, EVERY = (
+    int(os.environ.get("HANSA_ROUNDS", "1000")),
+    100,
+    20,
+)  # the accuracy of a run is the mean over the evaluations of its last rounds
 CLIENTS, SUPERCLIENTS, FRACTION = 500, 50, 0.2
 ALPHAS = (0.0, 0.2, 0.5)
 LOCAL = {"lr": 0.01, "weight_decay": 4e-4, "batch_size": 64, "epochs": 1}  # the paper's
@@ -89,7 +93,7 @@ def cifar_jobs() -> list[Job]:
     order = [(0.0, name) for name in quick] + [(alpha, name) for alpha in ALPHAS[1:] for name in quick]
     order += [(alpha, "FedCyclic") for alpha in ALPHAS]
     return [
-        Job(f"fedseq-cifar-{alpha:g}-{name.lower()}", cifar_plan(alpha, name), seed)
+        Job(f"fedseq-cifar-{alpha:g}-{name.lower()}-{ROUNDS}", cifar_plan(alpha, name), seed)
         for alpha, name in order
         for seed in SEEDS
     ]
@@ -155,7 +159,7 @@ def cifar_table(alpha: float, best: float) -> tuple[str, dict[str, Any]]:
     """Accuracies, and rounds and hours to shares of the best accuracy seen on this division."""
     rows, numbers = [], {}
     for method in METHODS:
-        curves = found(f"fedseq-cifar-{alpha:g}-{method.lower()}")
+        curves = found(f"fedseq-cifar-{alpha:g}-{method.lower()}-{ROUNDS}")
         if not curves:
             rows.append([method, "–", "–", "–", "–", "0"])
             continue
@@ -173,7 +177,7 @@ def cifar_page() -> tuple[str, dict[str, Any]]:
     """The tables of all three divisions."""
     parts, numbers = [], {}
     for alpha in ALPHAS:
-        names = [f"fedseq-cifar-{alpha:g}-{method.lower()}" for method in METHODS]
+        names = [f"fedseq-cifar-{alpha:g}-{method.lower()}-{ROUNDS}" for method in METHODS]
         ends = [float(np.mean([final(one) for one in curves])) for name in names if (curves := found(name))]
         if not ends:
             continue
@@ -227,7 +231,9 @@ def page() -> None:
 def main(words: list[str]) -> None:
     """Make the runs of the parts named (all where none is), then the page."""
     parts = [word for word in words if word in PARTS] or ([] if words else list(PARTS))
-    problems = [why for part in parts for why in make_all(PARTS[part]())]
+    chosen = [word for word in words if word in METHODS]
+    jobs = [job for part in parts for job in PARTS[part]()]
+    problems = make_all([job for job in jobs if not chosen or any(f"-{one.lower()}-" in job.name for one in chosen)])
     if not words or "page" in words:
         page()
     for why in problems:
