@@ -53,6 +53,7 @@ class PhasePlan:
     minimum: float = 0.5
     deadline: float | None = None
     outside: bool = False
+    forgetting: bool = False
     deploy: Literal["last", "best-validation"] = "last"
     unprotected: bool = False
     oll: bool = False

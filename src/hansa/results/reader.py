@@ -132,6 +132,10 @@ class Run:
         """Return a row per client per phase: its visits, bytes and FLOPs."""
         return self._table("ledger.parquet")
 
+    def groups(self) -> pyarrow.Table | None:
+        """Return a row per visit of a round, where clients are grouped into superclients."""
+        return self._table("groups.parquet")
+
     def _json(self, name: str) -> Record:
         path = self.path / name
         if not path.is_file():
