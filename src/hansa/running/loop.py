@@ -12,12 +12,13 @@ import torch
 from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
+from hansa.metrics.suite import CHAIN
 from hansa.orchestrate.clock import Timeline
 from hansa.orchestrate.planner import Leg, without
 from hansa.payload import Update, join, relay
 from hansa.running.evaluate import Evaluation, evaluate
 from hansa.running.experiment import Experiment
-from hansa.running.forgetting import CHAIN, along_chain
+from hansa.running.forgetting import along_chain
 from hansa.running.phase_run import Line, PhaseRun
 from hansa.running.privacy import account
 from hansa.running.round_book import RoundBook
