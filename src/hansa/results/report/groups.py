@@ -112,15 +112,18 @@ def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
 
 
 def _figures(title: str, colour: int, told: Mixes) -> list[Markup]:
-    many = len(told.found) > MOST_SUPERCLIENTS
-    shown = [*told.found[: MOST_SUPERCLIENTS // 2], *told.found[-MOST_SUPERCLIENTS // 2 :]] if many else told.found
-    mean = float(np.mean([mix.distance for mix in told.found]))
-    count = len(told.found)
-    far = f"{significant(mean)} on average, {significant(told.of_clients)} of single clients"
-    which = f"The {len(shown) // 2} closest and farthest of {count:,} superclients" if many else _counted(count)
-    note = f"{which}; the stronger, the larger the share of a class. Right: distance from the mix of all, {far}."
-    heat = figure(f"{title}, label mix", _heat(title, colour, told, shown), note=note)
+    half, many = MOST_SUPERCLIENTS // 2, len(told.found) > MOST_SUPERCLIENTS
+    shown = [*told.found[:half], *told.found[-half:]] if many else told.found
+    heat = figure(f"{title}, label mix", _heat(title, colour, told, shown), note=_note(told, half, many))
     return [heat, _spread(title, colour, told.found)] if many else [heat]
+
+
+def _note(told: Mixes, half: int, many: bool) -> str:
+    which = f"The {half} closest and the {half} farthest of {_counted(len(told.found))}"
+    mean = significant(float(np.mean([mix.distance for mix in told.found])))
+    far = f"distance (Jensen–Shannon) from the mix of all, {mean} on average, {significant(told.of_clients)} of single"
+    shown = which if many else _counted(len(told.found))
+    return f"{shown}; the stronger, the larger the share of a class. Right: {far} clients."
 
 
 def _counted(count: int) -> str:

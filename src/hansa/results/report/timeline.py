@@ -120,8 +120,9 @@ def _note(told: Timeline, rows: int) -> str:
     row = "A row per chain, which goes on from superclient to superclient" if told.lines else "A row per superclient"
     until = max(stay.round for stay in told.stays)
     parts = [f"{row}; a bar is a chain at a superclient in one round"]
-    parts += ["a gap before a bar is time spent waiting for others or not being drawn"] if told.timed else []
     parts += ["an upright line is where the server averages"] if told.lines else []
+    gap = "a gap is time spent waiting" if told.lines else "in a gap it waits for others, or is not visited"
+    parts += [gap] if told.timed else []
     cut = [f"the first {until} of {told.rounds:,} rounds"] if until < told.rounds else []
     cut += [f"the first {MOST_ROWS} of {rows:,} rows"] if rows > MOST_ROWS else []
     return "; ".join(parts) + "." + (f" Shown: {', '.join(cut)}." if cut else "")
