@@ -49,7 +49,8 @@ def exploded(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
     if any(name.endswith("undefined") and after[name] for name in after):
         return True
     watched = [name for name in after if name in before and name.split("_")[1] in WATCHED]
-    return any(after[name] > EXPLODED * max(before[name], 1.0) for name in watched)
+    known = [name for name in watched if None not in (before[name], after[name])]  # of a file that somebody wrote
+    return any(after[name] > EXPLODED * max(before[name], 1.0) for name in known)
 
 
 def phase_tables(records: Sequence[Record], stored: Callable[[str], Tree | None]) -> dict[str, Any]:
