@@ -155,6 +155,32 @@ def test_measuring_changes_nothing_else_and_costs_nothing_in_the_ledger(algorith
     assert all(equal(state or {}, measured[3][name] or {}) for name, state in plain[3].items())
 
 
+def test_a_run_that_is_resumed_measures_the_same() -> None:
+    """SCAFFOLD's controls come from the store, and a line is resumed in the middle of its window."""
+    line = {"name": "fedasyncseq", "superclients": 3, "fraction": 0.3, "window": 2}
+    experiment = assemble(
+        planned({"algorithm": {"name": "scaffold", "local": LOCAL}, "orchestration": line})
+    ).experiment
+    whole, parts, store = ListJournal(), ListJournal(), MemoryStore()
+    run_phases(experiment, MemoryStore(), whole)
+    assert run_phases(experiment, store, parts, stop=lambda: len(parts.records) == 1) is None
+    run_phases(experiment, store, parts)
+    assert whole.told() == parts.told() and len(parts.records) == 3
+
+
+def test_states_that_live_in_other_processes_are_those_that_are_measured_with() -> None:
+    """The run has a copy of every state, so that the chain is the one of the serial engine."""
+    told = []
+    for engine in ("serial", "processes"):
+        journal = ListJournal()
+        phase = {"algorithm": {"name": "scaffold", "local": LOCAL}}
+        run_phases(assemble(planned(phase, engine=engine)).experiment, MemoryStore(), journal)
+        told.append(
+            [{name: record["metrics"][f"chain_accuracy_{name}"] for name in WHEN} for record in journal.records]
+        )
+    assert told[0] == told[1] and len(told[0]) == 3
+
+
 def test_a_client_that_fails_is_left_out_of_what_is_measured() -> None:
     """The model of the others does not fit the inputs of the one of class 1; they are alike."""
     x, y = samples(1)
