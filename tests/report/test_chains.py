@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from run_folders import CHAINED, FEDAVG, FINETUNE, FakePhase, write_chains, write_run
 
+import hansa
 from hansa.errors import HansaError
+from hansa.plan.files import plan_from_table
 from hansa.results.reader import Run, curve, phases, total
 from hansa.results.report import build
 from hansa.results.report.groups import mixes, superclients
@@ -123,6 +125,20 @@ def test_bars_are_in_simulated_time_where_a_clock_ran(tmp_path):
     last = Run.open(folder).rounds[-1]["clock"]
     assert told.timed and max(stay.end for stay in told.stays) == last["end"]
     assert "simulated min<" in page(folder)
+
+
+@pytest.mark.parametrize("timed", [0, 1])
+def test_a_phase_with_a_clock_and_one_without_stand_in_one_table(tmp_path, timed):
+    local = {"lr": 0.1, "epochs": 1, "batch_size": 16}
+    phase = {"algorithm": {"name": "fedavg", "local": local}, "orchestration": {"name": "fedseq", "superclients": 3}}
+    planned = [phase | ({"clock": {"name": "drawn"}} if place == timed else {}) for place in (0, 1)]
+    data = {"source": "digits", "partition": {"name": "classes", "clients": 12, "classes": 2}}
+    run = hansa.run(plan_from_table({"data": data, "phases": planned}, "plan", Path()), out=tmp_path / "run")
+    assert [told.timed for told in timelines(run)] == [timed == 0, timed == 1]
+    end = run.rounds[timed]["clock"]["end"]
+    assert max(stay.end for stay in timelines(run)[timed].stays) == pytest.approx(end)
+    x, _ = curve(run, "test_accuracy", "clock")
+    assert x[-1] == pytest.approx(end) and "simulated s<" in page(run.path) and ">round<" in page(run.path)
 
 
 def test_of_very_many_rounds_the_first_are_drawn_and_the_page_says_so(tmp_path):
