@@ -193,6 +193,14 @@ def test_simulated_time_and_waiting_are_told_by_phase(tmp_path):
     assert shown == [_minutes(end), _minutes(waited), "40 s", "2 s", _minutes(end + 40), _minutes(waited + 2)]
 
 
+def test_a_phase_without_a_clock_has_no_simulated_time(tmp_path):
+    folder = write_chains(write_run(tmp_path / "run", phases=(CHAINED, FINETUNE)), clock=True)
+    cells = re.search(r'aria-label="Messages".*?</table>', page(folder))
+    end, waited = (_minutes(Run.open(folder).rounds[19]["clock"][key]) for key in ("end", "waited"))
+    shown = re.findall(r"<td>([^<]* min [^<]*|–)</td>", cells[0]) if cells else []
+    assert shown == [end, waited, "–", "–", end, waited]
+
+
 def _later(number: int, end: float, waited: float) -> dict:
     """A second phase on the same clock: two seconds a round, and two of waiting in the first."""
     return {"clock": {"start": end + 2 * (number - 1), "end": end + 2 * number, "waited": waited + 2}}
