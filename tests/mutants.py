@@ -449,6 +449,41 @@ MUTANTS = (
         "return [run]",
         "tests/core/test_privacy.py",
     ),
+    Mutant(
+        "a chain that is measured forgets its clients' states",
+        "running/forgetting.py",
+        "self.states |= {client: reply.state} if reply.state else {}",
+        "self.states |= {}",
+        "tests/orchestrate/test_forgetting.py",
+    ),
+    Mutant(
+        "a chain that is measured draws a client's second visit like its first",
+        "running/forgetting.py",
+        "self.book.seed(client, visit)",
+        "self.book.seed(client, 0)",
+        "tests/orchestrate/test_forgetting.py",
+    ),
+    Mutant(
+        "forgetting counts the last client too",
+        "running/forgetting.py",
+        "list(own.items())[:-1]",
+        "list(own.items())",
+        "tests/orchestrate/test_forgetting.py",
+    ),
+    Mutant(
+        "the next phase's `before` tells what a chain forgot",
+        "running/loop.py",
+        "if not name.startswith(CHAIN)}",
+        "if name}",
+        "tests/orchestrate/test_forgetting.py",
+    ),
+    Mutant(
+        "simulated time is read off the last round alone",
+        "results/reader.py",
+        'float(clock["end"] - clock["start"])',
+        'float(clock["end"])',
+        "tests/report/test_chains.py",
+    ),
 )
 
 

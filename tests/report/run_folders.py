@@ -23,12 +23,14 @@ class FakePhase:
     flops_per_client: float = 4e7
     clients: int = 10
     outside: bool = False  # evaluated on classes outside the clients too
+    forgets: bool = False  # measured along chains too
     metric: str = "accuracy"  # of real targets `rmse`, whose levels are in the targets' unit
 
 
 FEDAVG = FakePhase("from scratch", "fedavg", 40, 0.12, 0.86)
 FED3R = FakePhase("closed form", "fed3r", 1, 0.10, 0.91, 18_000, 6e6, 20)
 FINETUNE = FakePhase("fine-tuning", "fedavg", 20, 0.91, 0.955)
+CHAINED = FakePhase("chains", "fedavg", 20, 0.12, 0.86, forgets=True)
 REAL = FakePhase("scores", "fedavg", 8, 30.0, 8.0, metric="rmse")
 OWN = FakePhase("full personalisation", "local", 12, 0.955, 0.97, 0, 5e7, 20, outside=True)
 
@@ -63,6 +65,8 @@ def write_run(
             metrics |= (
                 {"local_class_accuracy": level, "outside_class_accuracy": 0.9 - level / 2} if phase.outside else {}
             )
+            if phase.forgets and number and evaluated:
+                metrics |= {"chain_accuracy_own": 0.96, "chain_accuracy_end": level - 0.05}
             if number == 0:
                 before = metrics
                 continue
@@ -190,3 +194,29 @@ def _told(phase: FakePhase, lines: Sequence[dict]) -> dict:
         "metrics": lines[-1]["metrics"],
         **summed,
     }
+
+
+def write_chains(
+    folder: Path, superclients: int = 6, chains: int = 3, window: int = 1, clock: bool = False, phase: int = 0
+) -> Path:
+    """Tell of a written run that its last phase visited superclients in chains, averaged after every window."""
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    names = json.loads((folder / "data.json").read_text())["clients"]
+    members = [names[number::superclients] for number in range(superclients)]
+    rng, rows, now, waited = np.random.default_rng(0), [], 0.0, 0.0
+    for line in (one for one in lines if one["phase"] == phase):
+        number, merges = line["round"], line["round"] % window == 0
+        spans = [(now, now + float(rng.uniform(20, 60))) for _ in range(chains)]
+        for number_of, (start, end) in zip(rng.permutation(superclients)[:chains].tolist(), spans, strict=True):
+            for position, client in enumerate(members[number_of]):
+                place = {"superclient": number_of, "position": position, "client": client}
+                times = {"start": start, "end": end} if clock else {}
+                rows.append({"phase": phase, "phase_name": line["phase_name"], "round": number, **place, **times})
+        began, now = now, max(end for _, end in spans)
+        waited += sum(now - end for _, end in spans)
+        handed = sum(len(one) - 1 for one in members[:chains])
+        line |= {"s2c": chains, "c2s": chains if merges else 0, "c2c": handed}
+        line |= {"clock": {"start": began, "end": now, "waited": waited}} if clock else {}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "groups.parquet")
+    return folder

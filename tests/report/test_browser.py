@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import browser as chromium
 import pytest
-from run_folders import FED3R, FINETUNE, OWN, REAL, write_run
+from run_folders import CHAINED, FED3R, FEDAVG, FINETUNE, OWN, REAL, write_chains, write_run
 
 from hansa.results.report import build
 
@@ -74,10 +74,14 @@ def pages(tmp_path_factory, three, many, killed):
     real = write_run(root / "real", "patients", (REAL,))
     folders = {"one": [three[2]], "three": three, "many": [many], "killed": [killed], "long": long, "own": [own]}
     folders["real"] = [real]
+    folders["chains"] = [write_chains(write_run(root / "chains", "FedSeq", (CHAINED,)))]
+    timed = write_chains(write_run(root / "timed", "FedSeq", (CHAINED,), classes=62), clock=True)
+    lines = write_chains(write_run(root / "lines", "FedAsyncSeq", (FEDAVG,), clients=60), 20, 6, window=4, clock=True)
+    folders["time"] = [timed, lines, three[0]]
     return {name: build(runs, root / f"{name}.html") for name, runs in folders.items()}
 
 
-@pytest.mark.parametrize("name", ["one", "three", "many", "killed", "long", "own", "real"])
+@pytest.mark.parametrize("name", ["one", "three", "many", "killed", "long", "own", "real", "chains", "time"])
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_are_drawn_and_text_is_readable(browser, pages, name, size, scheme):
@@ -151,6 +155,21 @@ def test_what_a_phase_changed_can_be_read_and_pointed_at(browser, pages):
     browser.move(*browser.evaluate(f"{PLACE}('g[data-name=\"other classes\"] circle.end')"))
     assert browser.evaluate(tip).startswith("other classes: 41.")
     assert "full personalisation, round 12" in browser.evaluate(tip)
+
+
+def test_superclients_and_chains_can_be_pointed_at_and_scroll_in_their_frame_on_a_phone(browser, pages):
+    tip = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
+    browser.open(pages["time"], *LAPTOP)
+    browser.move(*browser.evaluate(f"{PLACE}('.stay')"))
+    assert " s to " in browser.evaluate(tip) and ", round 1: " in browser.evaluate(tip)
+    browser.move(*browser.evaluate(f"{PLACE}('rect[data-tip^=superclient][fill-opacity]')"))
+    assert ", of all clients " in browser.evaluate(tip)
+    seen = "[...document.querySelectorAll('#curves svg.chart')].filter(s => s.checkVisibility()).map(s => s.ariaLabel)"
+    against = [label for label in browser.evaluate(seen) if "against simulated time" in label]
+    assert len(against) == 1 and "FedAsyncSeq ends at" in against[0] and "from scratch" not in against[0]
+    browser.open(pages["time"], *PHONE)
+    frame = "(f => [f.scrollWidth > f.clientWidth, f.clientWidth < innerWidth])"
+    assert browser.evaluate(f"{frame}(document.querySelector('.scroll:has(.stay)'))") == [True, True]
 
 
 def test_the_checks_above_can_fail(browser, tmp_path):

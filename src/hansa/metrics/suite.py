@@ -43,6 +43,7 @@ RESERVED = (
     *CLASS_ACCURACIES,
 )  # names of columns beside the metrics
 SUMMED = ("class_hits", "class_totals")  # leaves of rows that are sums over clients, beside every additive table
+CHAIN = "chain_"  # what the names of metrics of forgetting along chains begin with
 TABLE = "table."  # what the names of additive tables among rows begin with
 Forward = Callable[[Tensor], Tensor]
 

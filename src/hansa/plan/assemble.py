@@ -123,6 +123,7 @@ def check_phases(plan: Plan) -> None:
     """Refuse phases that make sense on no data, before any is loaded."""
     phases = phases_of(plan)
     problems = [why for phase in phases if (why := _no_chains(phase, SEVERAL))]
+    problems += [why for phase in phases if (why := _no_forgetting(phase, SEVERAL))]
     problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
@@ -160,6 +161,7 @@ def check(phase: Phase, federation: Federation) -> None:
         f"{phase.rounds} rounds does not: use the orchestration 'sweep' with a fitting number of rounds.",
     )
     check_chains(phase, population)
+    require(not (why := _no_forgetting(phase, population)), why)
     local = any(has_samples(client, "test") for client in federation.clients.values())
     if phase.algorithm.personal and not local:
         raise HansaError(
@@ -193,3 +195,15 @@ def _no_chains(phase: Phase, population: int) -> str:
     why = "its server needs every client's own upload" if each else algorithm.no_chains
     says = f"Phase '{phase.name}' trains clients one after the other, which {name} cannot"
     return f"{says}: {why}. Use the orchestration {instead}." if scale.longest > 1 and why else ""
+
+
+def _no_forgetting(phase: Phase, population: int) -> str:
+    """Return why forgetting along chains cannot be measured in a phase; empty where it can, or is not asked for."""
+    algorithm, longest = phase.algorithm, phase.orchestration.scale(population).longest
+    name, says = type(algorithm).__name__, f"Phase '{phase.name}' measures forgetting along chains, and"
+    if not phase.forgetting or (longest > 1 and not algorithm.personal and Role.STEP in algorithm.uplink.values()):
+        return ""
+    if longest <= 1:
+        return f"{says} has none of more than one client: use 'chains' or superclients, or leave out 'forgetting'."
+    why = "gives every client a model of its own" if algorithm.personal else "hands no model on along a chain"
+    return f"{says} {name} {why}: leave out 'forgetting'."

@@ -54,6 +54,7 @@ class PhasePlan:
     minimum: float = 0.5
     deadline: float | None = None
     outside: bool = False
+    forgetting: bool = False
     deploy: Literal["last", "best-validation"] = "last"
     clock: Annotated[Clock | None, Piece("clock")] = None
     unprotected: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 
 from hansa.io.registry import CATALOGUE, find
 from hansa.metrics.pieces import Metric
-from hansa.metrics.suite import BEST, WORST, Suite, default_suite
+from hansa.metrics.suite import BEST, CHAIN, WORST, Suite, default_suite
 
 PLACES = {
     "test_": "Test",
@@ -51,11 +51,26 @@ class Facts:
     percent: bool = False
 
 
+# Forgetting along chains: on which samples, and when.
+CHAIN_SAMPLES = {"": "", "train_": "training samples of "}
+CHAIN_TIMES = {"own": "after their own turn", "end": "at the chain's end"}
+CHAINS = tuple(
+    Facts(
+        f"{CHAIN}{samples}{metric.name}_{when}",
+        f"{metric.title} on {what}a chain's earlier clients, {told}",
+        metric.higher,
+        metric.percent,
+    )
+    for metric in (default_suite(real).headline for real in (False, True))
+    for samples, what in CHAIN_SAMPLES.items()
+    for when, told in CHAIN_TIMES.items()
+)
 UNDEFINED = Facts("undefined", "outputs that are no numbers", higher=False)
 # Numbers that no metric piece stands for: they compare two groups of classes, or count what has no metric.
 OTHERS = (
     Facts("local_class_accuracy", "own classes", percent=True),
     Facts("outside_class_accuracy", "other classes", percent=True),
+    *CHAINS,
     UNDEFINED,
 )
 

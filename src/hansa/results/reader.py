@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 Record = Mapping[str, Any]
-Axis = Literal["rounds", "bytes", "flops", "seconds"]
+Axis = Literal["rounds", "bytes", "flops", "seconds", "clock"]
 
-AXES: tuple[Axis, ...] = ("rounds", "bytes", "flops", "seconds")
+AXES: tuple[Axis, ...] = ("rounds", "bytes", "flops", "seconds", "clock")
 SUMMARY = (
     "algorithm",
     "rounds",
@@ -35,6 +35,9 @@ SUMMARY = (
     "bytes_down",
     "flops",
     "seconds",
+    "s2c",
+    "c2s",
+    "c2c",
     "forgotten",
 )  # fields of a row that a phase's summary holds under the same name
 
@@ -132,6 +135,10 @@ class Run:
         """Return a row per client per phase: its visits, bytes and FLOPs."""
         return self._table("ledger.parquet")
 
+    def groups(self) -> pyarrow.Table | None:
+        """Return a row per visit of a round, where clients are grouped into superclients."""
+        return self._table("groups.parquet")
+
     def _json(self, name: str) -> Record:
         path = self.path / name
         if not path.is_file():
@@ -172,9 +179,9 @@ def read_records(path: Path) -> Iterable[Record]:
         yield record
 
 
-COUNTS = ("phase", "round", "rounds", "evaluated", "deployed", "bytes_up", "bytes_down")
+COUNTS = ("phase", "round", "rounds", "evaluated", "deployed", "bytes_up", "bytes_down", "s2c", "c2s", "c2c")
 NUMBERS = ("flops", "seconds")
-TABLES = ("before", "metrics")
+TABLES = ("before", "metrics", "clock")
 
 
 def good_names(names: object) -> bool:
@@ -231,6 +238,9 @@ class Row:
     bytes_down: int
     flops: float
     seconds: float
+    s2c: int = 0  # messages from the server to clients
+    c2s: int = 0  # from clients to the server
+    c2c: int = 0  # from client to client
     evaluated: int | None = None  # the round of these metrics
     deployed: int | None = None  # the round chosen by validation sets, where one was
     exploded: bool = False  # whether the loss is many times what the phase began with
@@ -287,6 +297,9 @@ def total(rows: Sequence[Row]) -> Row:
         bytes_down=sum(row.bytes_down for row in rows),
         flops=sum(row.flops for row in rows),
         seconds=sum(row.seconds for row in rows),
+        s2c=sum(row.s2c for row in rows),
+        c2s=sum(row.c2s for row in rows),
+        c2c=sum(row.c2c for row in rows),
     )
 
 
@@ -356,7 +369,7 @@ def points(run: Run, metric: str, against: Axis = "rounds") -> list[Point]:
 
 
 def curve(run: Run, metric: str, against: Axis = "rounds") -> tuple[list[float], list[float]]:
-    """Return a metric over the rounds, bytes, FLOPs or seconds so far, ready to plot."""
+    """Return a metric over the rounds, bytes, FLOPs, seconds or simulated seconds so far, ready to plot."""
     found = points(run, metric, against)
     return [point.x for point in found], [point.y for point in found]
 
@@ -366,4 +379,12 @@ def _cost(record: Record, against: Axis) -> float:
         return 1.0 if record["round"] > 0 else 0.0
     if against == "bytes":
         return float(record.get("bytes_up", 0) + record.get("bytes_down", 0))
+    if against == "clock":
+        return simulated(record)
     return float(record.get(against, 0))
+
+
+def simulated(record: Record) -> float:
+    """Return the seconds that a round took on the clock; none where no clock ran."""
+    clock = record.get("clock")
+    return float(clock["end"] - clock["start"]) if clock else 0.0

@@ -49,7 +49,8 @@ def exploded(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
     if any(name.endswith("undefined") and after[name] for name in after):
         return True
     watched = [name for name in after if name in before and name.split("_")[1] in WATCHED]
-    return any(after[name] > EXPLODED * max(before[name], 1.0) for name in watched)
+    known = [name for name in watched if None not in (before[name], after[name])]  # of a file that somebody wrote
+    return any(after[name] > EXPLODED * max(before[name], 1.0) for name in known)
 
 
 def phase_tables(records: Sequence[Record], stored: Callable[[str], Tree | None]) -> dict[str, Any]:
@@ -107,17 +108,25 @@ def _client_table(record: Record, rows: Tree, names: Any, sizes: Any, metrics: S
     }
 
 
-def group_table(record: Record, rows: Tree, names: np.ndarray) -> dict[str, Any]:
-    """Return the superclients of a round as tidy columns: who stood where in which chain."""
+def group_tables(chains: Iterable[tuple[Record, Tree]], names: np.ndarray) -> list[dict[str, Any]]:
+    """Return the superclients of every round as columns, the same for all: times are missing where no clock ran."""
+    pairs = list(chains)
+    timed = any("start" in rows for _, rows in pairs)
+    return [_group_table(record, rows, names, timed) for record, rows in pairs]
+
+
+def _group_table(record: Record, rows: Tree, names: np.ndarray, timed: bool) -> dict[str, Any]:
+    """Return who stood where in which chain of a round."""
     places = {key: rows[key].numpy() for key in ("superclient", "position")}
     count = len(places["position"])
+    none = torch.full((count,), torch.nan)
     return {
         "phase": np.full(count, record["phase"]),
         "phase_name": [record["phase_name"]] * count,
         "round": np.full(count, record["round"]),
         **places,
         "client": names[rows["client"].numpy()],
-        **{key: rows[key].numpy() for key in ("start", "end") if key in rows},
+        **({key: _present(rows.get(key, none)) for key in ("start", "end")} if timed else {}),
     }
 
 

@@ -27,7 +27,7 @@ from hansa.io.store import DiskStore, Store, checkpoint_of
 from hansa.metrics.suite import Suite
 from hansa.results.columns import recorded
 from hansa.results.reader import Run, read_records
-from hansa.results.summary import client_tables, group_table, phase_summary, phase_tables
+from hansa.results.summary import client_tables, group_tables, phase_summary, phase_tables
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import Record
 from hansa.running.phase_run import PhaseRun
@@ -175,8 +175,8 @@ class RunFolder:
         evaluations = [(record, rows) for record, rows in found if rows is not None]
         _write_parquet(self.path / "clients.parquet", client_tables(evaluations, names, sizes))
         chains = ((one, store.get(f"{one['phase']}/groups/{one['round']}")) for one in self.records())
-        groups = [group_table(record, rows, names) for record, rows in chains if rows is not None]
-        _write_parquet(self.path / "groups.parquet", groups)
+        groups = [(record, rows) for record, rows in chains if rows is not None]
+        _write_parquet(self.path / "groups.parquet", group_tables(groups, names))
         tables = [one for one in (phase_tables(rounds, store.get) for rounds in self._by_phase()) if one["tables"]]
         if tables:
             write_whole(self.path / "tables.json", json.dumps({"phases": tables}))

@@ -35,6 +35,7 @@ class Phase:
     minimum: float = 0.5  # share of a round's clients without which the run stops
     deadline: float | None = None  # seconds a visit may take
     outside: bool = False  # whether clients' models are also evaluated on classes that are not their own
+    forgetting: bool = False  # whether models are also evaluated along a chain, on the clients they have left
     deploy: Literal["last", "best-validation"] = "last"
     clock: Clock | None = None  # how long clients take, where time is simulated
     unprotected: bool = False  # admits a phase without privacy into a run that has some, and loses the run's promise

@@ -12,11 +12,13 @@ import torch
 from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
+from hansa.metrics.suite import CHAIN
 from hansa.orchestrate.clock import Timeline
 from hansa.orchestrate.planner import Leg, without
 from hansa.payload import Update, join, relay
 from hansa.running.evaluate import Evaluation, evaluate
 from hansa.running.experiment import Experiment
+from hansa.running.forgetting import along_chain
 from hansa.running.phase_run import Line, PhaseRun
 from hansa.running.privacy import account
 from hansa.running.round_book import RoundBook
@@ -95,7 +97,7 @@ def _before(run: PhaseRun, session: EngineSession, progress: Record) -> dict[str
     known = run.index > 0 and run.phase.outside == run.experiment.phases[run.index - 1].outside
     if known and "metrics" in progress:
         found: dict[str, float] = progress["metrics"]
-        return found
+        return {name: value for name, value in found.items() if not name.startswith(CHAIN)}  # of a round, not a model
     return evaluate(run, session, start=True).metrics
 
 
@@ -120,6 +122,7 @@ def _choose(run: PhaseRun, record: Record, progress: Record) -> None:
 
 def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float] | None = None) -> Record:
     """Run one round: broadcast, visit, add up, step; then evaluate and account for it, beyond what was `charged`."""
+    along = _along_chain(run) if run.phase.forgetting and _due(run) else {}  # measured, and no part of what it took
     began, paths = time.perf_counter(), Counter(session.paths)
     charged = run.ledger.totals() if charged is None else charged
     book, planner = RoundBook(run), run.planner
@@ -153,7 +156,7 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
         "seconds": seconds,
         **clock,
         "paths": dict(Counter(session.paths) - paths),
-        "metrics": evaluation.metrics,
+        "metrics": {**evaluation.metrics, **along},
     }
 
 
@@ -229,6 +232,13 @@ def _lanes(run: PhaseRun, legs: list[Leg], missing: Mapping[str, str]) -> list[L
         if chain:
             lanes.append(Lane(chain, counted, _message(run, leg.line, down), leg.line))
     return lanes
+
+
+def _along_chain(run: PhaseRun) -> dict[str, float]:
+    """Measure forgetting along the first chain of several clients in the round at hand."""
+    lanes = _lanes(run, run.planner.round(run.cohort), run.planner.missing(run.cohort))
+    lane = next((lane for lane in lanes if len(lane.chain) > 1), None)
+    return {} if lane is None else along_chain(run, lane)
 
 
 def _message(run: PhaseRun, line: int | None, down: Tree) -> Tree:

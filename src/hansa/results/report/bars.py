@@ -49,6 +49,7 @@ def histogram(
     label: str,
     kind: str = "c0",
     extra: Markup | None = None,
+    counted: str = "client",
 ) -> Markup:
     """Draw bars over a common number of clients at the top; the marked share of each bar stands out."""
     x = Scale(bins[0].low, bins[-1].high, LEFT, RIGHT)
@@ -56,16 +57,16 @@ def histogram(
     counts = [value for value in y.ticks(5) if value == round(value)]
     return chart(
         axes(x, y, x_ticks, Ticks(counts, lambda value: f"{value:,.0f}"), x_title),
-        element("g", *(_bar(one, x, y, x_ticks.text) for one in bins if one.count), class_=kind),
+        element("g", *(_bar(one, x, y, x_ticks.text, counted) for one in bins if one.count), class_=kind),
         extra,
         label=label,
     )
 
 
-def _bar(one: Bin, x: Scale, y: Scale, text: Callable[[float], str]) -> Markup:
+def _bar(one: Bin, x: Scale, y: Scale, text: Callable[[float], str], counted: str) -> Markup:
     left, width = x(one.low) + 0.75, max(x(one.high) - x(one.low) - 1.5, 1.0)
     where = f"{text(one.low)} to {text(one.high)}" if one.high - one.low != 1 else text((one.low + one.high) / 2)
-    tip = f"{where}: {one.count:,} client{'s' if one.count != 1 else ''}"
+    tip = f"{where}: {one.count:,} {counted}{'s' if one.count != 1 else ''}"
     whole = element(
         "rect", x=left, y=y(one.count), width=width, height=BOTTOM - y(one.count), class_="bar", data_tip=tip
     )

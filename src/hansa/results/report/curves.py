@@ -1,4 +1,4 @@
-"""A metric against what it costs: rounds, bytes and FLOPs side by side on one vertical scale."""
+"""A metric against what it costs: rounds, bytes, FLOPs and simulated time side by side on one vertical scale."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hansa.results.columns import UNDEFINED, Column, ordered
 from hansa.results.reader import Axis, Point, Record, Run, facts_in, points
-from hansa.results.report.format import COSTS, metric_text, prefix_for, significant
+from hansa.results.report.format import COSTS, metric_text, prefix_for, significant, time_unit
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, line, spread, text_width
 from hansa.results.report.markup import Markup, element, join, number
 from hansa.results.report.scale import Scale, linear_scale, log_scale
@@ -17,7 +17,9 @@ PANELS: tuple[tuple[Axis, str, str], ...] = (
     ("rounds", "Rounds", ""),
     ("bytes", "Bytes sent, up and down", "B"),
     ("flops", "FLOPs of all clients", "FLOP"),
+    ("clock", "Simulated time", "s"),
 )
+WORDS: dict[Axis, str] = {"clock": "simulated time"}  # where an axis is called otherwise than in files
 MOST_METRICS = 12
 MOST_POINTS = 120
 MOST_DIRECT_LABELS = 8
@@ -45,14 +47,19 @@ def _measured(record: Record) -> set[str]:
 
 
 def panels(runs: Sequence[Run], labels: Sequence[str], metric: Column) -> Markup:
-    """Draw a metric's three charts; where costs have a logarithmic twin, the page's switch shows one of the two."""
+    """Draw a metric's charts; where costs have a logarithmic twin, the page's switch shows one of the two.
+
+    Simulated time has a chart where a clock ran, with the runs that had one.
+    """
     figures = []
     for against, title, unit in PANELS:
         named = zip(labels, runs, strict=True)
         series = [
             Series(label, index, thin(points(run, metric.name, against))) for index, (label, run) in enumerate(named)
         ]
-        series = [one for one in series if one.points]
+        series = [one for one in series if one.points and (against != "clock" or one.points[-1].x > 0)]
+        if not series:
+            continue
         drawn = [_panel(series, metric, against, unit, log=False)]
         if against != "rounds":
             drawn.append(_panel(series, metric, against, unit, log=True))
@@ -97,6 +104,9 @@ def _horizontal(x: Scale, against: Axis, unit: str) -> tuple[Ticks, str]:
     if against == "rounds":
         whole = [value for value in x.ticks(6) if value == round(value)]
         return Ticks(whole, lambda value: f"{value:,.0f}"), "rounds"
+    if against == "clock":
+        second, name = time_unit(x.high)
+        return Ticks(x.ticks(5), lambda value: significant(value / second)), name + (", logarithmic" if x.log else "")
     if x.log:
         return Ticks(x.ticks(5), _short), f"{unit}, logarithmic" if unit == "FLOP" else "bytes, logarithmic"
     factor, prefix = prefix_for(x.high)
@@ -186,5 +196,5 @@ def bands(one: Series, x: Scale) -> Markup:
 
 
 def _told(series: Sequence[Series], metric: Column, against: Axis, *, log: bool) -> str:
-    what = f"{metric.title} against {against}, {'logarithmic' if log else 'linear'} axis."
+    what = f"{metric.title} against {WORDS.get(against, against)}, {'logarithmic' if log else 'linear'} axis."
     return " ".join([what, *(f"{one.label} ends at {metric_text(metric, one.points[-1].y)}." for one in series)])

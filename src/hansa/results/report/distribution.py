@@ -10,7 +10,7 @@ from typing import Any
 from hansa.results.reader import Record
 from hansa.results.report.bars import even_bins, histogram, ticks_within
 from hansa.results.report.format import count_text, significant
-from hansa.results.report.frame import chart, figure, fit, text_width
+from hansa.results.report.frame import figure, fit, text_width, wide_chart
 from hansa.results.report.markup import Markup, element, join, number
 
 MOST_CLIENTS, MOST_GROUPS, MOST_ROWS, MOST_BUBBLES = 100, 60, 64, 4000
@@ -139,7 +139,7 @@ def _bubbles(grid: Grid) -> Markup:
     ]
     bottom = top + len(grid.rows) * height
     named, below = _column_names(grid, left, cell, bottom)
-    picture = chart(
+    picture = wide_chart(
         element("rect", x=left, y=top, width=cell * len(grid.columns), height=bottom - top, class_="field"),
         *(_row_name(grid.rows[row], left, top + (row + 0.5) * height) for row in range(0, len(grid.rows), every)),
         element("g", *circles, class_="c0 bubbles"),
@@ -147,11 +147,9 @@ def _bubbles(grid: Grid) -> Markup:
         label=f"Samples of {len(grid.rows)} classes at {len(grid.columns)} clients or groups of clients.",
         width=width,
         height=int(bottom + below),
-        kind="chart natural",
+        name="Clients and classes",
     )
-    sized = Markup(picture.replace("<svg ", f'<svg style="width:{width}px" ', 1))
-    scroll = element("div", sized, class_="scroll", tabindex="0", role="group", aria_label="Clients and classes")
-    return figure("Clients and classes", scroll, note=_note(grid, most), class_="card wide")
+    return figure("Clients and classes", picture, note=_note(grid, most), class_="card wide")
 
 
 def _note(grid: Grid, most: float) -> str:

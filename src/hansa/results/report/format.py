@@ -59,6 +59,12 @@ def seconds_text(value: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def time_unit(longest: float) -> tuple[float, str]:
+    """Return the unit that an axis of durations reads in, and the seconds of one."""
+    units = ((259_200.0, 86_400.0, "days"), (10_800.0, 3600.0, "h"), (300.0, 60.0, "min"))
+    return next(((seconds, unit) for least, seconds, unit in units if longest >= least), (1.0, "s"))
+
+
 def percent_text(value: float) -> str:
     """Write a share between 0 and 1 with one decimal: 85.2 %."""
     return f"{100 * value:.1f} %" if math.isfinite(value) else "–"
@@ -83,4 +89,5 @@ COSTS: Mapping[str, Callable[[float], str]] = {
     "bytes": bytes_text,
     "flops": flops_text,
     "seconds": seconds_text,
+    "clock": seconds_text,
 }

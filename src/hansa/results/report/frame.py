@@ -28,6 +28,13 @@ def chart(*children: Child, label: str, width: int = WIDTH, height: int = HEIGHT
     return element("svg", *children, class_=kind, viewbox=box, role="img", aria_label=label)
 
 
+def wide_chart(*children: Child, label: str, width: int, height: int, name: str) -> Markup:
+    """Return a picture of its own size, which scrolls in its frame where the screen is narrow."""
+    picture = chart(*children, label=label, width=width, height=height, kind="chart natural")
+    sized = Markup(picture.replace("<svg ", f'<svg style="width:{width}px" ', 1))
+    return element("div", sized, class_="scroll", tabindex="0", role="group", aria_label=name)
+
+
 def figure(title: Child, *content: Child, note: Child = None, **attributes: object) -> Markup:
     """Return a card with a heading, a chart and perhaps a line below it."""
     below = element("p", note, class_="note") if note else None

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from hansa.results.privacy import privacy_text
 from hansa.results.reader import Headline, Record, Row, Run, facts_in, labels, phases, total
-from hansa.results.report import classes, clients, counts, curves, distribution, tables
+from hansa.results.report import classes, clients, counts, curves, distribution, forgetting, groups, tables, timeline
 from hansa.results.report import phases as changes
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.markup import Child, Markup, element
@@ -33,6 +33,8 @@ def page(runs: Sequence[Run]) -> str:
         _counts(runs, names),
         _costs(runs, names),
         _clients(runs, names),
+        _superclients(runs, names),
+        _forgetting(runs, names),
         *_data(runs, names),
         _plans(runs, names),
     )
@@ -260,9 +262,11 @@ def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     drawn = element("div", tables.costs(runs, names), class_="panels")
     each = tables.per_client(runs, names)
     note = element("h3", "Per client: median, lowest and highest") if each else None
+    sent = tables.exchanges(runs, names)
+    messages = element("h3", "Messages") if sent else None
     lead = "Shades are phases in their order, the strongest first. " if _phased(runs) else ""
     lead += "Grey is the extraction of frozen features." if _extracted(runs) else ""
-    return _section("Cost by phase", lead, drawn, note, each)
+    return _section("Cost by phase", lead, drawn, messages, sent, note, each)
 
 
 def _clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
@@ -276,6 +280,26 @@ def _clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     return _section(
         "How the clients fare", lead, element("div", clients.section(found, len(runs) > 1), class_="panels")
     )
+
+
+def _superclients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    mixes, times = groups.section(runs, names), timeline.section(runs, names)
+    if times is None:
+        return None
+    lead = "Clients that train one after the other: what they hold together, and when they are visited."
+    drawn = element("div", mixes, class_="panels") if mixes else None
+    return _section("Superclients and chains", lead, drawn, element("div", times, class_="below"))
+
+
+def _forgetting(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    drawn = forgetting.section(runs, names)
+    if drawn is None:
+        return None
+    lead = (
+        "One chain of every evaluated round, client by client: how good its model is on the clients before the last, "
+        "right after each has trained it and when all have."
+    )
+    return _section("Forgetting along chains", lead, element("div", drawn, class_="panels"))
 
 
 def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:

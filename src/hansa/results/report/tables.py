@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hansa.results.columns import Column, ordered
-from hansa.results.reader import Row, Run, facts_in, is_number, phases, total
+from hansa.results.reader import Record, Row, Run, facts_in, is_number, phases, simulated, total
 from hansa.results.report.bars import Part, stacked
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.frame import figure
@@ -72,6 +72,49 @@ def _parts(run: Run) -> list[tuple[Part, Part, Part]]:
         (Part(name, sent, shade), Part(name, flops, shade), Part(name, seconds, shade))
         for name, sent, flops, seconds, shade in ([before, *told] if features else told)
     ]
+
+
+def exchanges(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
+    """Show the messages of every phase, and where a clock ran the simulated time and how long clients waited in it."""
+    grouped = [phases(run) for run in runs]
+    if not any(row.s2c or row.c2s or row.c2c for rows in grouped for row in rows):
+        return None
+    clocks = [_clocks(run.rounds) for run in runs]
+    timed, lines = any(any(times) for times in clocks), []
+    for colour, (label, rows, times) in enumerate(zip(labels, grouped, clocks, strict=True)):
+        known = [time for time in times if time]
+        whole = (sum(one[0] for one in known), sum(one[1] for one in known)) if known else None
+        summed = [*zip(rows, times, strict=False), *([(total(rows), whole)] if len(rows) > 1 else [])]
+        for place, (row, clock) in enumerate(summed):
+            lines.append(_messages(row, _told(clock) if timed else [], None if place else label, colour))
+    heads = ["Run", "Phase", "Server to client", "Client to server", "Client to client"]
+    return table([*heads, *(["Simulated time", "Waited, all clients"] if timed else [])], lines, "Messages")
+
+
+def _told(clock: tuple[float, float] | None) -> list[str]:
+    return ["–", "–"] if clock is None else [seconds_text(seconds) for seconds in clock]
+
+
+def _messages(row: Row, clock: Sequence[str], label: str | None, colour: int) -> Markup:
+    name = element("th", swatch(colour), label, scope="row") if label else element("td")
+    numbers = [*map(count_text, (row.s2c, row.c2s, row.c2c)), *clock]
+    kind = "sum" if row.phase == "all phases" and not row.algorithm else "first" if label else None
+    title = element("td", row.title, class_="text")
+    return element("tr", name, title, *(element("td", text) for text in numbers), class_=kind)
+
+
+def _clocks(records: Sequence[Record]) -> list[tuple[float, float] | None]:
+    """Return for every phase how long it took on the clock and how many client-seconds were waited; None without one.
+
+    Records tell what was waited since the run began.
+    """
+    found, waited = list[tuple[float, float] | None](), 0.0
+    for phase in sorted({record["phase"] for record in records}):
+        here = [record for record in records if record["phase"] == phase and record.get("clock")]
+        so_far = float(here[-1]["clock"]["waited"]) if here else waited
+        found.append((sum(map(simulated, here)), so_far - waited) if here else None)
+        waited = so_far
+    return found
 
 
 def per_client(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
