@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant(
         "pFedMe's anchor does not follow",
         "training/local.py",
-        "self.anchor[key].lerp_(self.weights[key], follow)",
+        "self.anchor[key].lerp_(self.weights[key].detach(), follow)",
         "pass",
         "tests/algorithms",
     ),

@@ -149,9 +149,9 @@ class Algorithm(ABC):
         """Return the most that a client of so many training samples may weigh."""
         return max(1.0, samples)
 
-    def check(self, task: Task, up: Update) -> None:
-        """Refuse an upload that no honest client can send, beyond what shapes and finite numbers tell."""
-        return
+    def check(self, task: Task, up: Update) -> str:
+        """Return why no honest client can send such an upload, beyond shapes and finite numbers; empty if one can."""
+        return ""
 
     def encode(self, sums: Tree) -> Tree:
         """Return the upload as it travels, where that is smaller than the sums themselves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from battery import (
     outcome,
 )
 from law_examples import Elsewhere, NormNet, Strict
+from torch import Tensor
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
@@ -437,7 +439,17 @@ def test_a_failing_client_is_named() -> None:
             outcome(replace(made, phases=(replace(made.phases[0], minimum=0.9),)))
 
 
-@pytest.mark.parametrize("damage", ["nan", "shape"])
+DAMAGES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "nan": ("moment", lambda leaf: leaf * float("nan")),
+    "shape": ("moment", lambda leaf: leaf[1:]),
+    "long": ("moment", lambda leaf: leaf * 1e6),
+    "negative": ("gram", lambda leaf: -leaf),
+    "huge": ("gram", lambda leaf: leaf * 1e30),
+    "counts": ("counts", lambda leaf: -leaf),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One client's upload is damaged on its way: the classifier is that of all the others."""
     from hansa.engines import serial
@@ -448,8 +460,8 @@ def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(damage: str, m
         reply = whole(*arguments)
         if reply.client != "c3":
             return reply
-        broken = reply.upload["moment"] * float("nan") if damage == "nan" else reply.upload["moment"][1:]
-        return replace(reply, upload={**reply.upload, "moment": broken})
+        key, change = DAMAGES[damage]
+        return replace(reply, upload={**reply.upload, key: change(reply.upload[key])})
 
     monkeypatch.setattr(serial, "perform", damaged)
     stage, journal = outcome(experiment(Fed3R()))

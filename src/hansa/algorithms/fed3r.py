@@ -30,6 +30,7 @@ from hansa.channels.noise import source
 from hansa.errors import HansaError, require
 from hansa.payload import Role, Update
 from hansa.ridge import GaussianMechanism, Normalize, RegressionStatistics, RidgeStatistics, project_positive
+from hansa.ridge.plausible import implausible
 from hansa.ridge.regression import blank as regression_blank
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
@@ -136,6 +137,12 @@ class Fed3R(AddsUp):
         if task.real:
             return to_tree(RegressionStatistics.unpack(wire, task.outputs))
         return to_tree(decode(wire, task.num_classes, self.upload))
+
+    def check(self, task: Task, up: Update) -> str:
+        """Return why no client can have these statistics; what a client noised or limited itself cannot be told."""
+        if self.privacy is not None and (self.trust == "local" or self.privacy.client_norm is not None):
+            return ""
+        return implausible((regression_from_tree if task.real else from_tree)(up.sums), up.weight)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Add the sums; with central privacy noised, by noise of its own for every round.

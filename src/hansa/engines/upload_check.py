@@ -47,7 +47,8 @@ class UploadCheck:
         odd = [key for key, leaf in up.sums.items() if not all_finite(leaf, own)]
         if odd:
             raise NotFinite(f"The upload's leaf '{odd[0]}' holds NaN or infinity.")
-        self.algorithm.check(task, up)
+        why = self.algorithm.check(task, up)
+        require(not why, why)
 
     def _layout(self, task: Task, down: Tree, *, fresh: bool = False) -> Layout | None:
         exchange = task.round % self.algorithm.exchanges

@@ -127,9 +127,9 @@ class Wrapper(Algorithm):
         """Return the wrapped algorithm's bound."""
         return self.inner.heaviest(samples)
 
-    def check(self, task: Task, up: Update) -> None:
+    def check(self, task: Task, up: Update) -> str:
         """Check as the wrapped algorithm does."""
-        self.inner.check(task, up)
+        return self.inner.check(task, up)
 
     def encode(self, sums: Tree) -> Tree:
         """Encode as the wrapped algorithm does."""
