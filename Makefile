@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
-.PHONY: demo test check lint types lock bench mutants results-fed3r results-fedseq results-personalisation results-privacy results-robust clean
+.PHONY: demo test check lint types lock bench mutants fuzz results-fed3r results-fedseq results-personalisation results-privacy results-robust clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -59,6 +60,15 @@ bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics
 
 mutants: $(VENV)/all  ## Mistakes put into the package one at a time, which the tests must notice; some minutes
 	$(BIN)/python tests/mutants.py
+
+fuzz: $(VENV)/all  ## Campaigns of damage, each with 0 failures: long; FUZZ_SEED chooses another
+	$(BIN)/python -m tests.fuzz plans --cases 1500 --seed $(FUZZ_SEED)
+	$(BIN)/python -m tests.fuzz messages --cases 6400 --seed $(FUZZ_SEED)
+	$(BIN)/python -m tests.fuzz inputs cards --cases 1000 --seed $(FUZZ_SEED)
+	$(BIN)/python -m tests.fuzz uploads --cases 200 --seed $(FUZZ_SEED)
+	$(BIN)/python -m tests.fuzz damage --cases 300 --seed $(FUZZ_SEED)
+	$(BIN)/python -m tests.fuzz crashes --cases 200 --seed $(FUZZ_SEED)
+	$(BIN)/python -m tests.fuzz kills --cases 102 --seed $(FUZZ_SEED)
 
 results-fed3r: $(VENV)/all  ## docs/results/fed3r.md from real data; finished runs are found, not repeated
 	$(BIN)/python experiments/fed3r.py
