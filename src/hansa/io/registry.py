@@ -121,6 +121,9 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "fedasyncseq": "hansa.orchestrate.fedasyncseq:FedAsyncSeq",
         "fedseq2par": "hansa.orchestrate.fedseq2par:FedSeq2Par",
     },
+    "attack": {
+        "label-flipping": "hansa.attacks.label_flipping:LabelFlipping",
+    },
     "engine": {
         "auto": "hansa.engines.auto:Auto",
         "vectorised": "hansa.engines.vectorised:Vectorised",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hansa.attacks.attack import Attack
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation
 from hansa.engines.session import Engine
@@ -36,6 +37,7 @@ class Phase:
     outside: bool = False  # whether clients' models are also evaluated on classes that are not their own
     deploy: Literal["last", "best-validation"] = "last"
     unprotected: bool = False  # admits a phase without privacy into a run that has some, and loses the run's promise
+    attack: Attack | None = None  # what some simulated clients do against the others
 
 
 @dataclass(frozen=True, eq=False)
