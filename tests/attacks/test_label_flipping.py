@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_a_larger_share_has_the_same_attackers_and_more() -> None:
     names = [f"c{k}" for k in range(100)]
     found = [set(drawn(names, share, seed=3)) for share in (0.0, 0.004, 0.1, 0.5, 1.0)]
     assert [len(one) for one in found] == [0, 1, 10, 50, 100]
-    assert all(few <= more for few, more in zip(found, found[1:], strict=False))
+    assert all(few <= more for few, more in pairwise(found))
     assert found[3] != set(drawn(names, 0.5, seed=4))
     assert (count(0.0, 10), count(0.05, 10), count(0.25, 10)) == (0, 1, 3)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+from hansa.data.clients import FarClient
 from hansa.engines.auto import Auto
 from hansa.engines.session import (
     ClientFailed,
@@ -28,7 +29,7 @@ from hansa.engines.session import (
 from hansa.errors import did_you_mean, require
 from hansa.io import wire
 from hansa.io.files import write_whole
-from hansa.io.registry import Piece
+from hansa.io.registry import Piece, name_of
 from hansa.payload import Update, relay
 from hansa.task import Task
 from hansa.tree import Tree
@@ -58,6 +59,9 @@ class Eavesdrop:
         known = context.side.clients
         hint = did_you_mean(self.client, known)
         require(self.client in known, f"There is no client '{self.client}' to eavesdrop at.{hint}")
+        far = next((name for name, one in known.items() if isinstance(one, FarClient)), None)
+        says = f"An eavesdropper listens at simulated clients, and the samples of client '{far}' are elsewhere"
+        require(far is None, f"{says}: use the engine '{name_of('engine', self.inner)}' alone.")
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         with self.inner.open(context) as session:
             yield EavesdropSession(self, context, session)

@@ -47,7 +47,7 @@ class GanRecovery:
         require(not task.integers, "A generator makes images, and the inputs are tokens: choose another task.")
         rng = generator(seed, "recovery")
         widths = [self.noise, self.width, self.width, data.x[0].numel()]
-        made = {f"generator.{place}": _layer(*widths[place : place + 2], rng) for place in range(LAYERS)}
+        made = {f"generator.{place}": _layer(widths[place], widths[place + 1], rng) for place in range(LAYERS)}
         told = task.features(task.params(), data.x[:1]).shape[1]
         bounds = torch.stack([data.x.min(), data.x.max()])
         layers = {**made, "real": _layer(told, 1, rng)}
@@ -79,8 +79,9 @@ class GanRecovery:
         out = torch.randn(count, self.noise, generator=rng)
         for place in range(LAYERS):
             out = _dense(pick(f"generator.{place}", state), out.relu() if place else out)
-        low, high = state["bounds"]
-        return (low + (high - low) * out.sigmoid()).reshape(count, *shape)
+        low, high = state["bounds"].tolist()
+        images: Tensor = low + (high - low) * out.sigmoid()
+        return images.reshape(count, *shape)
 
 
 NETWORKS = ("real", "generator")
