@@ -1,7 +1,7 @@
 """Attacks on FedAvg and FedSeq at equal client updates and equal attackers: docs/results/attacks.md.
 
 Run with `make results-attacks`, some minutes on the digits; `python experiments/attacks.py digits CIFAR-10` also makes
-the table of CIFAR-10, about an hour on two cores.  Finished runs are found, not repeated.
+the table of CIFAR-10, by an estimate from two rounds an hour on two cores.  Finished runs are found, not repeated.
 """
 
 from __future__ import annotations
@@ -266,6 +266,7 @@ random superclients, {setting["rounds"]} rounds of {partition["clients"] // 5} c
 
 def page(flipping: Mapping[str, Any], recovery: Mapping[str, list[dict[str, Any]]], rounds: int) -> str:
     """Return the page."""
+    notes = (RESULTS / "attacks-notes.md").read_text(encoding="utf-8")
     parts = "\n".join(setting_part(name, found) for name, found in flipping.items())
     return f"""# Attacks on FedAvg and FedSeq
 
@@ -284,6 +285,7 @@ attackers, in points. `median` is the robust rule in the place of FedAvg's mean;
 ## Recovery with a generator
 
 {recovery_part(recovery, rounds)}
+{notes}
 How to run attacks of your own: [how to attack](../howto-attacks.md).
 """
 
