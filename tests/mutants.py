@@ -420,6 +420,8 @@ MUTANTS = (
         "    if trust:\n",
         "    if True:\n",
         "tests/cli/test_opening.py -k current",
+    ),
+    Mutant(
         "system noise comes from a seed",
         "channels/noise.py",
         "return _from_system(shape) if rng is None else",

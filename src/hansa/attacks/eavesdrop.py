@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
+
 from hansa.data.clients import FarClient
 from hansa.engines.auto import Auto
 from hansa.engines.session import (
@@ -79,6 +81,11 @@ class EavesdropSession:
     def paths(self) -> Mapping[str, int]:
         """The wrapped engine's own."""
         return self.session.paths
+
+    @property
+    def device(self) -> torch.device:
+        """The wrapped engine's own."""
+        return self.session.device
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Note what the eavesdropper will receive, and carry out the round."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
+import torch
+
 from hansa.engines.lanes import Ahead, visits_before
 from hansa.engines.remote import Gone, Message, Worker
 from hansa.engines.session import (
@@ -106,6 +108,11 @@ class ProcessSession(Counted):
     holder: dict[str, Worker] = field(default_factory=dict)  # by client: the process with its latest state
     visits: Counter[str] = field(default_factory=Counter)  # of the round at hand, by client
     looked: float = field(default_factory=time.monotonic)  # when somebody last looked who is late
+
+    @property
+    def device(self) -> torch.device:
+        """This machine's processors."""
+        return torch.device("cpu")
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Yield the sum of the lanes' uploads in their order, those of lines by themselves."""

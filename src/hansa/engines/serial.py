@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
+
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.session import (
     ClientFailed,
@@ -55,6 +57,11 @@ class SerialSession(Counted):
     """The serial engine at work."""
 
     context: PhaseContext = field(kw_only=True)
+
+    @property
+    def device(self) -> torch.device:
+        """This machine's processors."""
+        return torch.device("cpu")
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Yield each lane's upload, as soon as it is there."""

@@ -162,6 +162,11 @@ class EngineSession(Protocol):
     """An engine at work on one phase."""
 
     @property
+    def device(self) -> torch.device:
+        """The device that computes, also on what the server evaluates by itself."""
+        ...
+
+    @property
     def paths(self) -> Mapping[str, int]:
         """Turns of training and visits without any so far, by how they were carried out."""
         ...

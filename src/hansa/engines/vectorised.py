@@ -150,6 +150,11 @@ class VectorisedSession:
     trainer: Trainer
 
     @property
+    def device(self) -> torch.device:
+        """The engine's device."""
+        return self.trainer.device
+
+    @property
     def paths(self) -> dict[str, int]:
         """Turns of training and visits without any so far, by how they were carried out."""
         return self.trainer.paths

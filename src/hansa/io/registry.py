@@ -121,6 +121,16 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "fedasyncseq": "hansa.orchestrate.fedasyncseq:FedAsyncSeq",
         "fedseq2par": "hansa.orchestrate.fedseq2par:FedSeq2Par",
     },
+    "clock": {
+        "drawn": "hansa.orchestrate.clock:Drawn",
+        "file": "hansa.orchestrate.clock:Measured",
+    },
+    "distribution": {
+        "constant": "hansa.orchestrate.clock:Constant",
+        "lognormal": "hansa.orchestrate.clock:LogNormal",
+        "uniform": "hansa.orchestrate.clock:Uniform",
+        "exponential": "hansa.orchestrate.clock:Exponential",
+    },
     "attack": {
         "label-flipping": "hansa.attacks.label_flipping:LabelFlipping",
     },

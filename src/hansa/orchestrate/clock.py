@@ -197,13 +197,6 @@ class Paces:
         return pace.reached(begin) + 2 * pace.latency + factor * samples * pace.seconds_per_sample
 
 
-class Span(NamedTuple):
-    """When a leg begins and ends."""
-
-    start: float
-    end: float
-
-
 @dataclass
 class Timeline:
     """The time of a run so far: the server's, and that of every model which is under way between two merges."""
@@ -214,29 +207,27 @@ class Timeline:
 
     def round(
         self, paces: Paces, legs: Sequence[Leg], merges: bool, samples: Callable[[str], float], number: int
-    ) -> list[Span]:
-        """Let a round pass; return when each leg begins and ends.
+    ) -> list[Leg]:
+        """Let a round pass; return its legs with when each begins and ends.
 
         Legs without a line begin together at the server's time.  A line goes on where its last leg ended and waits
         for nobody; when the round merges, the server's time is that of the last to arrive.
         """
-        spans = [self._leg(paces, leg, samples, number) for leg in legs]
-        for leg, span in zip(legs, spans, strict=True):
-            if leg.line is not None:
-                self.lines[leg.line] = span.end
+        timed = [self._leg(paces, leg, samples, number) for leg in legs]
+        ends = [end for leg, end in timed if leg.line is None]
+        self.lines |= {leg.line: end for leg, end in timed if leg.line is not None}
         if merges:
-            ends = [span.end for leg, span in zip(legs, spans, strict=True) if leg.line is None]
             ends += self.lines.values()
             last = max(ends, default=self.now)
             self.waited += sum(last - end for end in ends)
             self.now, self.lines = last, {}
-        return spans
+        return [leg for leg, _ in timed]
 
-    def _leg(self, paces: Paces, leg: Leg, samples: Callable[[str], float], number: int) -> Span:
+    def _leg(self, paces: Paces, leg: Leg, samples: Callable[[str], float], number: int) -> tuple[Leg, float]:
         time = start = self.now if leg.line is None else self.lines.get(leg.line, self.now)
         for client in leg.chain:
             time = paces.visit(client, time, samples(client), number)
-        return Span(start, time)
+        return leg._replace(start=start, end=time), time
 
     @property
     def seconds(self) -> float:

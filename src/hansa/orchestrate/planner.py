@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -29,7 +29,6 @@ class Roster:
     sizes: Sequence[int]  # training samples
     seed: int  # every algorithm given the same seed sees the same clients
     described: Mapping[str, Tensor] = field(default_factory=dict)  # by client: what an earlier phase learnt about it
-    seconds: Callable[[str, int], float] | None = None  # how long a client takes in a round, where a clock says so
     classes: int = 0  # of the task; none where targets are real
 
 

@@ -105,6 +105,9 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
     if isinstance(start := table.get("start"), dict) and "run" in start:
         start["run"] = _placed(start["run"], folder)
     for phase in table["phases"] if isinstance(table.get("phases"), list) else ():
+        clock = phase.get("clock") if isinstance(phase, dict) else None
+        if isinstance(clock, dict) and isinstance(clock.get("path"), str):
+            clock["path"] = str(folder / Path(clock["path"]).expanduser())
         algorithm = phase.get("algorithm") if isinstance(phase, dict) else None
         if isinstance(algorithm, dict) and algorithm.get("name") == "checkpoint" and "path" in algorithm:
             algorithm["path"] = _placed(algorithm["path"], folder)

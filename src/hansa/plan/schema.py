@@ -19,6 +19,7 @@ from hansa.io.names import bad_name
 from hansa.io.registry import Piece
 from hansa.metrics.pieces import MetricPiece
 from hansa.models.dense import Linear
+from hansa.orchestrate.clock import Clock
 from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star, Sweep
 from hansa.results.tracking import Tracking
@@ -55,6 +56,7 @@ class PhasePlan:
     deadline: float | None = None
     outside: bool = False
     deploy: Literal["last", "best-validation"] = "last"
+    clock: Annotated[Clock | None, Piece("clock")] = None
     unprotected: bool = False
     oll: bool = False
     attack: Annotated[Attack | None, Piece("attack")] = None

@@ -40,6 +40,7 @@ def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
         "exploded": final is not None and exploded(records[0].get("before", {}), evaluated[final]),
         **{key: sum(record.get(key, 0) for record in records) for key in (*COSTS, *EXCHANGES)},
         **{key: records[0][key] for key in ("oracle", "attack") if key in records[0]},
+        **({"clock": last["clock"]} if "clock" in last else {}),
     }
 
 
@@ -116,6 +117,7 @@ def group_table(record: Record, rows: Tree, names: np.ndarray) -> dict[str, Any]
         "round": np.full(count, record["round"]),
         **places,
         "client": names[rows["client"].numpy()],
+        **{key: rows[key].numpy() for key in ("start", "end") if key in rows},
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from hansa.data.federation import has_samples, pooled_test
 from hansa.engines.session import EngineSession, EvaluationRequest
 from hansa.io import wire
@@ -38,7 +40,7 @@ def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, star
     metrics: dict[str, float] = {}
     tables: Tree = {}
     if samples is not None and not run.algorithm.personal:
-        out = outputs(_common_model(run, served, start), samples.x)
+        out = outputs(_common_model(run, served, start, session.device), samples.x)
         found = evaluate_outputs(run.experiment.suite, out, samples.y)
         metrics |= {f"{common}{name}": value for name, value in found.items()}
         tables = {f"{common}{name}": leaf for name, leaf in tables_of(run.experiment.suite, out, samples.y).items()}
@@ -49,12 +51,12 @@ def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, star
     return Evaluation(metrics, rows, tables)
 
 
-def _common_model(run: PhaseRun, served: Tree, start: bool) -> Forward:
+def _common_model(run: PhaseRun, served: Tree, start: bool, device: torch.device) -> Forward:
     """Return the model that everyone deploys: what is served over what everybody has, so that it is made only once."""
-    model = run.task.params() | pick("model", served)
+    model = {key: leaf.to(device) for key, leaf in (run.task.params() | pick("model", served)).items()}
     if start:
-        return lambda x: run.task.forward(model, x)
-    return lambda x: run.algorithm.outputs(run.task, model, x)
+        return lambda x: run.task.forward(model, x.to(device)).cpu()
+    return lambda x: run.algorithm.outputs(run.task, model, x.to(device)).cpu()
 
 
 def _rows(run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool) -> Tree | None:

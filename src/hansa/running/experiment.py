@@ -10,6 +10,7 @@ from hansa.contract import Algorithm
 from hansa.data.federation import Federation
 from hansa.engines.session import Engine
 from hansa.metrics.suite import Suite, default_suite
+from hansa.orchestrate.clock import Clock
 from hansa.orchestrate.planner import Orchestration
 from hansa.task import Task
 
@@ -36,6 +37,7 @@ class Phase:
     deadline: float | None = None  # seconds a visit may take
     outside: bool = False  # whether clients' models are also evaluated on classes that are not their own
     deploy: Literal["last", "best-validation"] = "last"
+    clock: Clock | None = None  # how long clients take, where time is simulated
     unprotected: bool = False  # admits a phase without privacy into a run that has some, and loses the run's promise
     attack: Attack | None = None  # what some simulated clients do against the others
 

@@ -12,6 +12,7 @@ import torch
 from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
+from hansa.orchestrate.clock import Timeline
 from hansa.orchestrate.planner import Leg, without
 from hansa.payload import Update, join, relay
 from hansa.running.evaluate import Evaluation, evaluate
@@ -61,6 +62,7 @@ def run_phases(
 def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, stop: Callable[[], bool]) -> bool:
     """Run the rounds of one phase; `progress` holds the note of the last commit."""
     rounds, committed = run.phase.rounds, time.monotonic()
+    run.timeline = Timeline.from_note(progress.get("clock"))
     with run.experiment.engine.open(run.context) as session:
         charged = run.ledger.totals()
         news = _news(run, session, progress) if first == 0 else {}  # a resumed phase writes what it would have written
@@ -72,7 +74,7 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
             _choose(run, record, progress)
             journal.write(record)
             last, leave = run.round + 1 == rounds, stop()
-            progress |= {"phase": run.index, "round": run.round + 1}
+            progress |= {"phase": run.index, "round": run.round + 1, "clock": run.timeline.note()}
             if last or leave or told or time.monotonic() - committed > COMMIT_SECONDS:
                 run.save()
                 run.store.commit(progress | journal.settle())  # the records first: a commit must not know more of them
@@ -128,11 +130,12 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
     charged = run.ledger.totals() if charged is None else charged
     book, planner = RoundBook(run), run.planner
     legs, under_way = planner.round(run.cohort), set(run.lines)
-    _note_groups(run, legs)
     book.failed = dict(planner.missing(run.cohort))
+    merges = planner.merges(run.cohort) or run.round + 1 == run.phase.rounds  # no model is left under way at the end
+    legs, clock = _timed(run, legs, book.failed, merges)
+    _note_groups(run, legs)
     cohort = _visit(run, session, legs, book)
     book.check(sum(len(leg.chain) for leg in legs))
-    merges = planner.merges(run.cohort) or run.round + 1 == run.phase.rounds  # no model is left under way at the end
     exchanges = exchanged(legs, book.failed, under_way, merges)
     if merges:
         run.server = run.algorithm.server_step(run.round_task, run.server, _merged(run, cohort))
@@ -154,6 +157,7 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
         "flops": costs["flops"],
         **exchanges,
         "seconds": seconds,
+        **clock,
         "paths": dict(Counter(session.paths) - paths),
         "metrics": evaluation.metrics,
     }
@@ -174,6 +178,19 @@ def exchanged(legs: list[Leg], failed: Mapping[str, str], under_way: set[int], m
     return {"s2c": len(there) - going_on, "c2s": ended, "c2c": handed}
 
 
+def _timed(
+    run: PhaseRun, legs: list[Leg], missing: Mapping[str, str], merges: bool
+) -> tuple[list[Leg], dict[str, Any]]:
+    """Let simulated time pass: return the legs with their times, and what the record tells of the clock."""
+    if run.paces is None:
+        return legs, {}
+    began = run.timeline.seconds
+    asked = [leg._replace(chain=without(leg.chain, missing)) for leg in legs]
+    timed = run.timeline.round(run.paces, asked, merges, run.samples_of, run.round)
+    legs = [leg._replace(start=one.start, end=one.end) for leg, one in zip(legs, timed, strict=True)]
+    return legs, {"clock": {"start": began, "end": run.timeline.seconds, "waited": run.timeline.waited}}
+
+
 def _note_groups(run: PhaseRun, legs: list[Leg]) -> None:
     """Note which client had which place in which superclient, where clients are grouped."""
     if all(leg.group is None for leg in legs):
@@ -182,7 +199,10 @@ def _note_groups(run: PhaseRun, legs: list[Leg]) -> None:
     rows = [(leg.group, place, number[one]) for leg in legs for place, one in enumerate(leg.chain)]
     table = torch.tensor(rows, dtype=torch.int64).T
     names = ("superclient", "position", "client")
-    run.store.put(f"{run.index}/groups/{run.round + 1}", dict(zip(names, table.contiguous(), strict=True)))
+    times = {key: [getattr(leg, key) for leg in legs for _ in leg.chain] for key in ("start", "end")}
+    timed = {key: torch.tensor(seconds, dtype=torch.float64) for key, seconds in times.items() if None not in seconds}
+    noted = {**dict(zip(names, table.contiguous(), strict=True)), **timed}
+    run.store.put(f"{run.index}/groups/{run.round + 1}", noted)
 
 
 def _due(run: PhaseRun) -> bool:

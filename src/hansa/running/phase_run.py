@@ -17,12 +17,14 @@ from hansa.engines.session import PhaseContext
 from hansa.errors import require
 from hansa.io import wire
 from hansa.io.store import Store
+from hansa.orchestrate.clock import Paces, Timeline
 from hansa.orchestrate.planner import Orchestration, Planner, Roster
 from hansa.payload import Update
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import Ledger
 from hansa.seeds import generator, seed_for
 from hansa.task import Task
+from hansa.training.wrappers import training_of
 from hansa.tree import Tree, equal, nest, pick
 
 
@@ -94,6 +96,7 @@ class PhaseRun:
         self.lines = {int(line): Line.from_tree(store.get(f"{index}/line", line) or {}) for line in self._lines()}
         self.ledger = Ledger(self.names, store.get(f"{index}/ledger"))
         self.round = 0
+        self.timeline = Timeline()
 
     def _lines(self) -> list[str]:
         return list(self.store.clients(f"{self.index}/line"))
@@ -175,6 +178,16 @@ class PhaseRun:
         counts, task = [sizes[name] for name in self.names], self.experiment.task
         classes = 0 if task.real else task.outputs
         return Roster(self.names, counts, self._seed_of(orchestration), self.described, classes=classes)
+
+    @functools.cached_property
+    def paces(self) -> Paces | None:
+        """What the clients are like in simulated time, the same for every phase and plan of a seed."""
+        return None if self.phase.clock is None else self.phase.clock.open(self.names, self.experiment.seed)
+
+    def samples_of(self, client: str) -> float:
+        """Count the samples that a visit of a client computes on."""
+        training, size = training_of(self.algorithm), self.federation.clients[client].size
+        return size if training is None else training.samples(size)
 
     @property
     def described(self) -> dict[str, torch.Tensor]:
