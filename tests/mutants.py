@@ -44,6 +44,34 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "attackers do not depend on the seed",
+        "attacks/attack.py",
+        'seeds_for(seed, "attack", names=names)',
+        'seeds_for(0, "attack", names=names)',
+        "tests/attacks/test_label_flipping.py",
+    ),
+    Mutant(
+        "an attacker is tested on what it made of its labels",
+        "attacks/relabelled.py",
+        "        return self.client.test\n",
+        "        return ClientData(self.client.test.x, torch.from_numpy(self.labels)[self.client.test.y])\n",
+        "tests/attacks/test_label_flipping.py",
+    ),
+    Mutant(
+        "a star draws its attackers of all clients",
+        "running/phase_run.py",
+        "grouping = attack.groups_of or self.phase.orchestration\n",
+        "grouping = self.phase.orchestration\n",
+        "tests/attacks/test_label_flipping.py",
+    ),
+    Mutant(
+        "an eavesdropper hears the server along a chain",
+        "attacks/eavesdrop.py",
+        "            down = relay(context.algorithm.uplink, down, receive(context, task, down, reply))\n",
+        "            receive(context, task, down, reply)\n",
+        "tests/attacks/test_gan_recovery.py",
+    ),
+    Mutant(
         "the partition ignores the seed",
         "data/federation.py",
         'numpy_generator(seed, "data", "partition")',

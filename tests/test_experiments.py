@@ -27,7 +27,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("common", "fed3r", "personalisation", "privacy", "robust"):
+    for name in ("attacks", "common", "fed3r", "personalisation", "privacy", "robust"):
         sys.modules.pop(name, None)
 
 
@@ -104,3 +104,45 @@ def test_plans_of_the_price_of_privacy_keep_their_promise(experiment) -> None:
         assert text.count('"epsilon": 4.0') == text.count('"noise": "simulated"') == text.count('"delta": 1e-05') == 1
     assert page.told(private[0]["phases"][0]["algorithm"]) == "clip = 0.3"
     assert page.told(private[3]["phases"][0]["algorithm"]) == "λ = 10, client_norm = 1"
+
+
+def test_attacks_are_compared_at_the_same_clients_and_equal_updates(experiment, tmp_path: Path, monkeypatch) -> None:
+    page, common = experiment("attacks"), experiment("common")
+    for module in (page, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    setting = {**page.SETTINGS["digits"], "rounds": 4, "seeds": (0,), "shares": ((0.5, 1.0),), "criteria": ("random",)}
+    monkeypatch.setitem(page.SETTINGS, "digits", setting)
+    found = page.flipping("digits")
+    assert list(found) == [page.CLEAN, "L_S = 0.5, L = 1, random"]
+    assert all(list(cells) == list(setting["methods"]) for cells in found.values())
+    runs = {path.name: hansa.Run.open(path) for path in tmp_path.iterdir()}
+    told = [run.summary["phases"][0].get("attack") for run in runs.values()]
+    attackers = [one["attackers"] for one in told if one is not None]
+    assert len(attackers) == 3 and all(one == attackers[0] for one in attackers) and len(attackers[0]) == 50
+    visits = {sum(record["clients"] for record in run.rounds) for run in runs.values()}
+    assert visits == {4 * 20}
+    assert page.flipping("digits") == found and len(list(tmp_path.iterdir())) == len(runs) == 6  # found, not repeated
+
+
+def test_the_table_of_attacks_shows_drops_against_the_same_seed(experiment) -> None:
+    page = experiment("attacks")
+    found = {page.CLEAN: {"FedSeq": [0.9, 0.8]}, "row": {"FedSeq": [0.7, 0.7]}}
+    assert "| row | 70.0 ± 0.0 (15.0 ± 5.0) |" in page.flipping_table(found)
+    for name, setting in page.SETTINGS.items():
+        attacked = page.attack(setting, setting["shares"][0], "fixed")
+        for method in setting["methods"]:
+            check_phases(plan_from_table(json.loads(json.dumps(page.plan(setting, method, attacked))), name, Path()))
+
+
+def test_recovery_goes_by_what_the_attacker_received(experiment, tmp_path: Path, monkeypatch) -> None:
+    page = experiment("attacks")
+    monkeypatch.setattr(page, "RUNS", tmp_path)
+    found = {method: [page.recovered(method, 0, rounds=8)] for method in ("FedSeq", "FedAvg")}
+    for (told,) in found.values():
+        assert 0 < told["floor"] < told["own"] and told["floor"] < told["before"]
+        assert told["visits"] and all(0 < one["round"] <= 8 for one in told["visits"])
+        assert len({one["distance"] for one in told["visits"]}) == len(told["visits"])
+    rows = page.recovery_rows(found, 8)
+    assert [row[:2] for row in rows] == [[name, str(until)] for name in found for until in (2, 4, 6, 8)]
+    assert "not of\nInception" in page.page({}, found, 8)
+    assert page.recovered("FedSeq", 0, rounds=8) == found["FedSeq"][0]  # found, not repeated

@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("contract", "ridge", "data", "orchestrate"),
     ("models", "training", "sklearn"),
     ("features", "algorithms", "engines"),
+    ("attacks",),
     ("running",),
     ("results",),
     ("plan",),

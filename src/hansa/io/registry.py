@@ -131,6 +131,9 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "uniform": "hansa.orchestrate.clock:Uniform",
         "exponential": "hansa.orchestrate.clock:Exponential",
     },
+    "attack": {
+        "label-flipping": "hansa.attacks.label_flipping:LabelFlipping",
+    },
     "engine": {
         "auto": "hansa.engines.auto:Auto",
         "vectorised": "hansa.engines.vectorised:Vectorised",

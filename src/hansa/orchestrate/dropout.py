@@ -8,7 +8,7 @@ from typing import Annotated
 
 from hansa.errors import require
 from hansa.io.registry import Piece
-from hansa.orchestrate.planner import Leg, Orchestration, Planner, Roster, Scale
+from hansa.orchestrate.planner import Chain, Leg, Orchestration, Planner, Roster, Scale
 from hansa.orchestrate.star import Star
 from hansa.seeds import seed_for
 
@@ -42,6 +42,15 @@ class Dropout(Orchestration):
     def misfit(self, sizes: Sequence[int] | None, described: str | None) -> str:
         """Return what the wrapped orchestration says."""
         return self.inner.misfit(sizes, described)
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the wrapped orchestration has superclients."""
+        return self.inner.grouped
+
+    def groups(self, roster: Roster) -> list[Chain]:
+        """Return the wrapped orchestration's superclients."""
+        return self.inner.groups(roster)
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,6 +61,10 @@ class FedSeq2Par(Grouped):
         require(not why, f"Clients cannot be grouped: {why}.")
         return FedSeq2ParPlanner(self, Superclients(self, roster))
 
+    def groups(self, roster: Roster) -> list[Chain]:
+        """Return the superclients of the first round."""
+        return Superclients(self, roster).made(Limits(self.number(0, len(roster.names))))
+
     def scale(self, population: int) -> Scale:
         """Return the first round's chains, the longest there will be."""
         number = min(self.beta, population)

@@ -90,6 +90,15 @@ class Orchestration(ABC):
         """
         return ""
 
+    @property
+    def grouped(self) -> bool:
+        """Whether clients stand in superclients that outlast a round."""
+        return False
+
+    def groups(self, roster: Roster) -> list[Chain]:
+        """Return the superclients that a phase begins with; none where clients are not grouped."""
+        return []
+
 
 class Simple(Orchestration):
     """An orchestration whose rounds depend on names and the seed alone."""

@@ -57,6 +57,11 @@ class Grouped(Orchestration):
         require(self.metric is None or self.metric in allowed, f"{says}: {use}.")
 
     @property
+    def grouped(self) -> bool:
+        """Whether clients stand in superclients: always."""
+        return True
+
+    @property
     def goes_by(self) -> MetricName | None:
         """The metric that is used; None where the grouping needs none."""
         return self.metric or next(iter(METRICS_OF[self.grouping]), None)
@@ -101,6 +106,10 @@ class Bounded(Grouped):
         """Return why clients cannot be grouped; what bounds rule out is known as soon as their sizes are."""
         bounds = "" if sizes is None else self.limits.misfit(sizes)
         return bounds or super().misfit(sizes, described)
+
+    def groups(self, roster: Roster) -> list[Chain]:
+        """Return the superclients."""
+        return Superclients(self, roster).made(self.limits)
 
     def expected(self, population: int) -> tuple[int, int]:
         """Return about how many superclients there will be, and of how many clients: sizes may decide otherwise."""

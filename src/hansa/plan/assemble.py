@@ -124,6 +124,7 @@ def check_phases(plan: Plan) -> None:
     phases = phases_of(plan)
     problems = [why for phase in phases if (why := _no_chains(phase, SEVERAL))]
     problems += [why for phase in phases if (why := _no_forgetting(phase, SEVERAL))]
+    problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_attack(one))]
     problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
@@ -146,10 +147,17 @@ def _misfits(phases: Sequence[Phase], described: str | None, sizes: Sequence[int
     """Return what is wrong between orchestrations and what describes clients; None where that is not known."""
     problems = []
     for phase in phases:
-        why = phase.orchestration.misfit(sizes, described)
-        problems += [f"Phase '{phase.name}': {why}."] if why else []
+        named = phase.attack.groups_of if phase.attack else None
+        asked = [phase.orchestration] if named is None else [phase.orchestration, named]
+        found = [why for one in asked if (why := one.misfit(sizes, described))]
+        problems += [f"Phase '{phase.name}': {why}." for why in found]
         described = phase.algorithm.described_as or described
     return problems
+
+
+def _no_attack(phase: Phase) -> str:
+    """Return why a phase cannot be attacked as it asks; empty where it can, or is not."""
+    return phase.attack.misfit(phase.orchestration) if phase.attack else ""
 
 
 def check(phase: Phase, federation: Federation) -> None:
@@ -162,6 +170,10 @@ def check(phase: Phase, federation: Federation) -> None:
     )
     check_chains(phase, population)
     require(not (why := _no_forgetting(phase, population)), why)
+    why = _no_attack(phase)
+    require(not why, f"Phase '{name}': {why}.")
+    if phase.attack is not None:
+        phase.attack.check(federation)
     local = any(has_samples(client, "test") for client in federation.clients.values())
     if phase.algorithm.personal and not local:
         raise HansaError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from hansa.algorithms.oll import OLL
+from hansa.attacks.attack import Attack
 from hansa.contract import Algorithm
 from hansa.data.dataset import Partition, Source
 from hansa.data.shifts import Shift
@@ -59,6 +60,7 @@ class PhasePlan:
     clock: Annotated[Clock | None, Piece("clock")] = None
     unprotected: bool = False
     oll: bool = False
+    attack: Annotated[Attack | None, Piece("attack")] = None
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"The 'rounds' of a phase must be a whole number ≥ 1. Got {self.rounds}.")

@@ -39,7 +39,7 @@ def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
         "metrics": {} if final is None else evaluated[final],
         "exploded": final is not None and exploded(records[0].get("before", {}), evaluated[final]),
         **{key: sum(record.get(key, 0) for record in records) for key in (*COSTS, *EXCHANGES)},
-        **({"oracle": records[0]["oracle"]} if "oracle" in records[0] else {}),
+        **{key: records[0][key] for key in ("oracle", "attack") if key in records[0]},
         **({"clock": last["clock"]} if "clock" in last else {}),
     }
 

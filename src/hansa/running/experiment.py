@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hansa.attacks.attack import Attack
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation
 from hansa.engines.session import Engine
@@ -39,6 +40,7 @@ class Phase:
     deploy: Literal["last", "best-validation"] = "last"
     clock: Clock | None = None  # how long clients take, where time is simulated
     unprotected: bool = False  # admits a phase without privacy into a run that has some, and loses the run's promise
+    attack: Attack | None = None  # what some simulated clients do against the others
 
 
 @dataclass(frozen=True, eq=False)

@@ -89,7 +89,13 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
 def _news(run: PhaseRun, session: EngineSession, progress: Record) -> Record:
     """Return what the first record of a phase tells: how it is carried out, and what it starts from."""
     oracle = {"oracle": run.algorithm.oracle} if run.algorithm.oracle else {}
-    return {"engine": run.experiment.engine.choice(run.context), "before": _before(run, session, progress), **oracle}
+    attack = {"attack": _attack(run)} if run.phase.attack is not None else {}
+    told = {"engine": run.experiment.engine.choice(run.context), "before": _before(run, session, progress)}
+    return {**told, **oracle, **attack}
+
+
+def _attack(run: PhaseRun) -> Record:
+    return {"name": name_of("attack", run.phase.attack), "attackers": list(run.attackers)}
 
 
 def _before(run: PhaseRun, session: EngineSession, progress: Record) -> dict[str, float]:

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from hansa.contract import Algorithm
+from hansa.data.federation import Client
 from hansa.engines.client_side import ClientSide
 from hansa.engines.session import PhaseContext
 from hansa.errors import require
 from hansa.io import wire
 from hansa.io.store import Store
 from hansa.orchestrate.clock import Paces, Timeline
-from hansa.orchestrate.planner import Planner, Roster
+from hansa.orchestrate.planner import Orchestration, Planner, Roster
 from hansa.payload import Update
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import Ledger
@@ -113,13 +114,30 @@ class PhaseRun:
         return ClientSide(
             self.algorithm,
             self.task,
-            self.federation.clients,
+            self.clients,
             lambda client: self.store.get(f"{self.index}/client", client),
             self.experiment.seed,
             self.place,
             before.side if before else None,
             before.served() if before and before.side.individual else None,
         )
+
+    @property
+    def clients(self) -> Mapping[str, Client]:
+        """The clients as they train: those who attack do not hold what is theirs."""
+        attack = self.phase.attack
+        if attack is None:
+            return self.federation.clients
+        return attack.corrupted(self.federation, self.attackers, self.experiment.seed)
+
+    @functools.cached_property
+    def attackers(self) -> tuple[str, ...]:
+        """The names of those who attack, where the phase asks for it; found by superclients where there are any."""
+        attack = self.phase.attack
+        if attack is None:
+            return ()
+        grouping = attack.groups_of or self.phase.orchestration
+        return attack.attackers(self.names, grouping.groups(self.roster(grouping)), self.experiment.seed)
 
     def served(self) -> Tree:
         """Return what a client must receive to deploy its model."""
@@ -152,11 +170,14 @@ class PhaseRun:
     @functools.cached_property
     def planner(self) -> Planner:
         """The planner of who is visited, round by round."""
+        return self.phase.orchestration.open(self.roster(self.phase.orchestration))
+
+    def roster(self, orchestration: Orchestration) -> Roster:
+        """Return what an orchestration may know of the clients."""
         sizes = self.federation.sizes()
         counts, task = [sizes[name] for name in self.names], self.experiment.task
         classes = 0 if task.real else task.outputs
-        roster = Roster(self.names, counts, self.sampling_seed, self.described, classes=classes)
-        return self.phase.orchestration.open(roster)
+        return Roster(self.names, counts, self._seed_of(orchestration), self.described, classes=classes)
 
     @functools.cached_property
     def paces(self) -> Paces | None:
@@ -186,7 +207,10 @@ class PhaseRun:
     @property
     def sampling_seed(self) -> int:
         """The same for the first star of every plan, whatever came before: every method sees the same clients."""
-        return seed_for(self.experiment.seed, "orchestrate", self._earlier(type(self.phase.orchestration)))
+        return self._seed_of(self.phase.orchestration)
+
+    def _seed_of(self, orchestration: Orchestration) -> int:
+        return seed_for(self.experiment.seed, "orchestrate", self._earlier(type(orchestration)))
 
     def _earlier(self, kind: type) -> int:
         before = self.previous
