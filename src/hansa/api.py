@@ -54,6 +54,7 @@ def run(
     plan = plan if isinstance(plan, Plan) else read_plan(plan, changes, trust=trust)
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
+    text = write_plan(plan)  # which refuses what no plan may hold
     assembled, folder = assemble(plan, data, progress, trust=trust), RunFolder(path)
     with closing(folder.claim()) as store:
         facts = {
@@ -63,7 +64,7 @@ def run(
         }
         store.commit({**BEGINNING, "facts": facts})
         own, engine = sorted(set(import_paths(plan))), piece_to_table("engine", plan.engine)
-        folder.begin(write_plan(plan), plan.seed, engine, trusted=own)
+        folder.begin(text, plan.seed, engine, trusted=own)
         folder.write_data(assembled.experiment, changed=True)
         return _finish(plan, folder, store, assembled, watchers)
 

@@ -11,8 +11,8 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "laws"), str(Path(__file__).parents[1])]
 
-from battery import ALGORITHMS, Chains, Serial, Sweep, Vectorised, experiment, outcome
-from law_examples import POISONS, Poisoned, Without
+from battery import ALGORITHMS, Chains, Serial, Sweep, Vectorised, experiment, outcome  # noqa: E402
+from law_examples import POISONS, Poisoned, Without  # noqa: E402
 
 NAMES = ("fedavg", "fedavg/momentum", "fedprox", "scaffold", "scaffold/I", "mimelite", "fedrep", "ditto", "personal")
 BAD, SIZE = "c2", 14
