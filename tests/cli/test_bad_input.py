@@ -222,12 +222,13 @@ def test_labels_of_a_table_are_numbers_or_text(hansa, labels: list[object], kind
 def test_a_damaged_upload_to_be_forgotten_by(hansa) -> None:
     import hansa as package
 
-    package.run("digits-fed3r", out="run", changes=["data.partition={name='iid', clients=3}"])
+    change = ["data.partition={name='iid', clients=3}", "phases.0.remember='fingerprints'"]
+    package.run("digits-fed3r", out="run", changes=change)
     header = json.dumps({"gram": {"dtype": "F32", "shape": [2], "data_offsets": []}}).encode()
     for content in (b"", b"garbage", struct.pack("<Q", len(header)) + header + bytes(8), struct.pack("<Q", 2**62)):
         Path("upload").write_bytes(content)
         before = Path("run/model.safetensors").read_bytes()
-        assert "is cut off or foreign" in hansa("forget", "run", "--client", "client-0", "--upload", "upload")
+        assert "is cut off or foreign" in hansa("forget", "run", "--client", "client-002", "--upload", "upload")
         assert Path("run/model.safetensors").read_bytes() == before
 
 
