@@ -200,8 +200,8 @@ of a tenth of the paper's. Superclients are random groups of ten ({superclients}
 number grows from 5 to all clients over the run; FedAsyncSeq averages every {superclients} rounds. Accuracy is that on
 the common test set: the mean over the evaluations of the last {last} rounds (one in {every} rounds), mean ± standard
 deviation over seeds. Rounds and simulated hours are to 70 and 90 per cent of the best method's accuracy on the same
-division, medians over seeds; the paper takes shares of the centralised accuracy. Simulated time: seconds a sample are log-normal
-over clients (median 0.01 s, σ = 1), a message takes 0.1 s, and a round waits for its slowest chain.
+division, medians over seeds; the paper takes shares of the centralised accuracy. Simulated time: seconds a sample are
+log-normal over clients (median 0.01 s, σ = 1), a message takes 0.1 s, and a round waits for its slowest chain.
 
 {tables}
 
