@@ -168,8 +168,8 @@ def test_sums_over_samples_are_refused(inner: Algorithm) -> None:
         Robust(inner).server_init(SMALL)
 
 
-@pytest.mark.parametrize("bound", [math.inf, 0.5, "median"])
-def test_an_infinite_bound_can_be_written_in_a_plan(bound: float) -> None:
+@pytest.mark.parametrize("bound", [0.5, "median"])
+def test_a_bound_can_be_written_in_a_plan(bound: float) -> None:
     algorithm = Robust(FedAvg(LOCAL), NormBound(bound))
     table = tomllib.loads(tomli_w.dumps(piece_to_table("algorithm", algorithm)))
     assert piece_from_table("algorithm", table) == algorithm

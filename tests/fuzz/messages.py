@@ -16,8 +16,10 @@ import torch
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.statistics import to_tree
+from hansa.data.clients import FarClient
 from hansa.engines import framing
-from hansa.engines.session import ClientFailed, Reply, receive
+from hansa.engines.client_side import ClientSide
+from hansa.engines.session import ClientFailed, PhaseContext, Reply, receive
 from hansa.io import wire
 from hansa.models.dense import Linear
 from hansa.ridge import RegressionStatistics, RidgeStatistics
@@ -105,7 +107,8 @@ def uploaded(rng: random.Random) -> None:
     sent = algorithm.encode(to_tree(statistics()))
     upload, numbers = wire.unpack(message(sent, rng))
     reply = Reply("c", upload, numbers, {}, 0, 0, 0.0)
-    update = receive(algorithm, task, reply)
+    side = ClientSide(algorithm, task, {"c": FarClient(int(statistics().counts.sum()))}, lambda _: None, 0, 0)
+    update = receive(PhaseContext(algorithm, task, side), task, {}, reply)
     if {key: leaf.shape for key, leaf in update.sums.items()} != {
         key: leaf.shape for key, leaf in to_tree(statistics()).items()
     }:
