@@ -234,26 +234,25 @@ def _comparison(runs: Sequence[Run], names: Sequence[str]) -> Markup:
 
 def _changes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     drawn = changes.section([phases(run) for run in runs], names, facts_in(runs))
-    if drawn is None:
-        return None
     lead = "Evaluated before a phase's first round and after its last; changes of shares are percentage points."
-    return _section("Before and after each phase", lead, element("div", drawn, class_="panels"))
+    return _panels("Before and after each phase", lead, drawn)
+
+
+def _panels(title: str, lead: str | None, drawn: Markup | None) -> Markup | None:
+    """Return a section of charts side by side; none where there is nothing to draw."""
+    return None if drawn is None else _section(title, lead, element("div", drawn, class_="panels"))
 
 
 def _classes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
-    drawn = classes.section(runs, names)
-    if drawn is None:
-        return None
     lead = (
         "Every client's model on everyone's test samples: the mean accuracy over the classes the client trains on, "
         "and over those it has never seen."
     )
-    return _section("Classes outside the client", lead, element("div", drawn, class_="panels"))
+    return _panels("Classes outside the client", lead, classes.section(runs, names))
 
 
 def _counts(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
-    drawn = counts.section(runs, names)
-    return None if drawn is None else _section("Class by class", None, element("div", drawn, class_="panels"))
+    return _panels("Class by class", None, counts.section(runs, names))
 
 
 def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
@@ -292,14 +291,11 @@ def _superclients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
 
 
 def _forgetting(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
-    drawn = forgetting.section(runs, names)
-    if drawn is None:
-        return None
     lead = (
         "One chain of every evaluated round, client by client: how good its model is on the clients before the last, "
         "right after each has trained it and when all have."
     )
-    return _section("Forgetting along chains", lead, element("div", drawn, class_="panels"))
+    return _panels("Forgetting along chains", lead, forgetting.section(runs, names))
 
 
 def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
