@@ -24,8 +24,19 @@ def test_importing_is_quick() -> None:
 
 
 def test_importing_the_core_costs_little_beyond_torch() -> None:
-    torch_alone = seconds_to_import("torch, torch.func, torch.utils.flop_counter")
-    assert seconds_to_import("hansa, hansa.contract, hansa.running.loop, hansa.algorithms.fedavg") - torch_alone < 0.3
+    """A share of torch's own import in the same process; whether a full collection of torch's garbage happens to
+    fall into ours is chance, so none is made."""
+    code = """
+import gc, time
+gc.disable()
+began = time.process_time()
+import torch, torch.func, torch.utils.flop_counter
+torch_is_there = time.process_time()
+import hansa, hansa.contract, hansa.running.loop, hansa.algorithms.fedavg
+print((time.process_time() - torch_is_there) / (torch_is_there - began))
+"""
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    assert min(float(run.stdout) for run in runs) < 0.2
 
 
 def test_every_public_name_is_there() -> None:
