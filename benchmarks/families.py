@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -93,19 +94,18 @@ def best(work: Callable[[], object], repeats: int) -> float:
     return min(found)
 
 
-def rounds(run: PhaseRun, repeats: int) -> float:
-    """CPU seconds of a round: the mean of some, the same for every engine, since rounds may differ in length."""
-    with run.experiment.engine.open(run.context) as session:
-
-        def work(count: int) -> float:
-            began = time.process_time()
-            for _ in range(count):
-                run_round(run, session)
+def rounds(runs: dict[str, PhaseRun], repeats: int) -> dict[str, float]:
+    """CPU seconds of a round by name: the mean of some, taken in turns, since rounds differ and the machine too."""
+    with ExitStack() as stack:
+        sessions = {name: stack.enter_context(run.experiment.engine.open(run.context)) for name, run in runs.items()}
+        took = dict.fromkeys(runs, 0.0)
+        for number in range(2 + 2 * repeats):
+            for name, run in runs.items():
+                began = time.process_time()
+                run_round(run, sessions[name])
                 run.round += 1
-            return (time.process_time() - began) / count
-
-        work(2)
-        return work(2 * repeats)
+                took[name] += (time.process_time() - began) * (number >= 2)  # two to warm up
+    return {name: seconds / (2 * repeats) for name, seconds in took.items()}
 
 
 def turns(repeats: int) -> None:
@@ -113,10 +113,9 @@ def turns(repeats: int) -> None:
     data, star = federation(100, 30), Star(fraction=1.0)
     print("\n100 clients × 30 samples, MLP 64-64-10: vectorised against serial, CPU seconds a round")
     for name, algorithm in FAMILY.items():
-        took = {
-            type(engine).__name__: rounds(phase_run(algorithm, data, MLP((64,)), engine, star), repeats)
-            for engine in (Serial(1), Vectorised())
-        }
+        engines = {"Serial": Serial(1), "Vectorised": Vectorised()}
+        runs = {name: phase_run(algorithm, data, MLP((64,)), engine, star) for name, engine in engines.items()}
+        took = rounds(runs, repeats)
         ratio = took["Vectorised"] / took["Serial"]
         met = "met" if ratio <= 0.25 else "missed"
         print(f"  {name:11s} {took['Serial']:.3f} → {took['Vectorised']:.3f} s   {ratio:.3f}   target ≤ 0.25: {met}")
@@ -126,17 +125,14 @@ def chains(repeats: int) -> None:
     """Chains abreast."""
     data, model = federation(100, 100), MLP((128,))
     local = FedAvg(replace(LOCAL, batch_size=20))
-    cases = {
-        "plain torch loop": None,
+    cases: dict[str, tuple[Engine, Orchestration]] = {
         "chains, one after the other": (Serial(1), Chains(10)),
         "chains abreast": (Vectorised(), Chains(10)),
         "star of the same visits, stacked": (Vectorised(), Star(fraction=1.0)),
     }
     print("\n10 chains of 10 clients × 100 samples, MLP 64-128-10, CPU seconds a round")
-    took = {
-        name: plain(data, model, repeats) if case is None else rounds(phase_run(local, data, model, *case), repeats)
-        for name, case in cases.items()
-    }
+    took = {"plain torch loop": plain(data, model, repeats)}
+    took |= rounds({name: phase_run(local, data, model, *case) for name, case in cases.items()}, repeats)
     for name, seconds in took.items():
         print(f"  {name:34s} {seconds:.3f} s")
     ratio = took["chains abreast"] / took["chains, one after the other"]

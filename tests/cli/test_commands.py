@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-HANSA = [sys.executable, "-c", "from hansa.cli import main; main()"]
-
-
-def hansa(*words: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*HANSA, *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
+from forked import hansa
 
 
 def refused(*words: object, cwd: Path) -> str:
@@ -224,7 +216,4 @@ def test_impossible_phases_are_refused(tmp_path: Path) -> None:
 
 def test_offline_and_without_a_home(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "HOME"}
-    done = subprocess.run(
-        [*HANSA, "run", "digits-fed3r"], cwd=tmp_path, env=environment, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    hansa("run", "digits-fed3r", cwd=tmp_path, env=environment)

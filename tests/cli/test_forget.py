@@ -17,6 +17,7 @@ import pyarrow.parquet
 import pytest
 from safetensors.torch import load_file, save_file
 
+from forked import hansa
 from hansa import api
 from hansa.deploy.forget import forget, recreate_upload
 from hansa.deploy.model import load_model
@@ -27,7 +28,6 @@ from hansa.plan.files import read_plan
 from hansa.results.reader import Run, comparison
 from hansa.results.report import build
 
-HANSA = [sys.executable, "-c", "from hansa.cli import main; main()"]
 PLAN = """
 [data]
 source = "digits"
@@ -36,12 +36,6 @@ partition = { name = "dirichlet", clients = 10, alpha = 0.3 }
 algorithm = { name = "fed3r", wire = "float64", products = "float64" }
 remember = "uploads"
 """
-
-
-def hansa(*words: object, cwd: Path, code: int = 0) -> str:
-    done = subprocess.run([*HANSA, *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr
 
 
 @pytest.fixture
@@ -66,13 +60,13 @@ def same_model(left: Path, right: Path) -> float:
 
 def test_the_model_is_the_one_trained_without_the_client(run: Path) -> None:
     original = load_file(run / "model.safetensors")["head.weight"]
-    record = json.loads(hansa("forget", "run", "--client", "client-003", cwd=run.parent))
+    record = json.loads(hansa("forget", "run", "--client", "client-003", cwd=run.parent).stdout)
     assert record["client"] == "client-003" and record["source"] == "kept by the server"
     assert record["difference_of_sums"] < 1e-9 and record["exact"] is True
     assert same_model(run, without(run, "client-003")) < 1e-6
     assert float((load_file(run / "model.safetensors")["head.weight"] - original).norm()) > 1e-4
     assert [json.loads(line) for line in (run / "audit.jsonl").read_text().splitlines()] == [record]
-    assert "forgotten already" in hansa("forget", "run", "--client", "client-003", cwd=run.parent, code=2)
+    assert "forgotten already" in hansa("forget", "run", "--client", "client-003", cwd=run.parent, code=2).stderr
     forget(run, "client-005")
     assert len((run / "audit.jsonl").read_text().splitlines()) == 2
     assert Run.open(run).summary["forgotten"] == ["client-003", "client-005"]
@@ -93,7 +87,7 @@ def test_a_client_the_server_knows_only_by_its_fingerprint(tmp_path: Path) -> No
     with pytest.raises(HansaError, match="not what client 'client-003' uploaded"):
         forget(run, "client-003", tmp_path / "other.safetensors")
     words = ("forget", "run", "--client", "client-003", "--upload", "again.safetensors")
-    record = json.loads(hansa(*words, cwd=tmp_path))
+    record = json.loads(hansa(*words, cwd=tmp_path).stdout)
     assert record["source"] == "sent again by the client, fingerprint verified"
     assert record["difference_of_sums"] is None  # nothing to compare with was kept
     assert same_model(run, without(run, "client-003")) < 1e-6
@@ -154,9 +148,7 @@ def learnt(record: Any) -> list[str]:
 
 def test_features_that_an_earlier_phase_trained_remain_and_are_told(tmp_path: Path) -> None:
     run = planned(tmp_path, BOTH)
-    done = subprocess.run(
-        [*HANSA, "forget", "run", "--client", "client-003"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = hansa("forget", "run", "--client", "client-003", cwd=tmp_path)
     record = json.loads(done.stdout)
     assert record["exact"] is False and record["difference_of_sums"] < 1e-9
     (found,) = learnt(record)
@@ -331,7 +323,8 @@ def test_a_run_whose_files_are_behind_is_not_used_before_it_is_ended(tmp_path: P
 def test_gradient_training_cannot_forget(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN.replace('"fed3r", wire = "float64", products = "float64"', '"fedavg"'))
     api.run(tmp_path / "plan.toml", out=tmp_path / "run")
-    assert "cannot be taken out exactly" in hansa("forget", "run", "--client", "client-003", cwd=tmp_path, code=2)
+    told = hansa("forget", "run", "--client", "client-003", cwd=tmp_path, code=2).stderr
+    assert "cannot be taken out exactly" in told
 
 
 def test_what_was_forgotten_is_no_longer_in_the_file(run: Path) -> None:

@@ -17,13 +17,12 @@ import safetensors
 import tomli_w
 from safetensors.torch import load_file, save_file
 
+from forked import hansa
 from hansa import api
 from hansa.data.sources.digits import Digits
 from hansa.deploy.model import KEY, load_model
 from hansa.results.reader import Run
 
-# As the installed script runs: without -P, Python itself would look for modules in the current folder.
-HANSA = [sys.executable, "-P", "-c", "from hansa.cli import main; main()"]
 REFUSED = "is code outside the catalogue, which runs only if you trust it: read it, then use --trust"
 PLAN = """
 name = "plain"
@@ -44,12 +43,6 @@ class Thing(Fed3R):
 """
 SHELL = {"name": "module", "path": "subprocess:run", "options": {"args": "touch marker", "shell": True}}
 Table = dict[str, Any]
-
-
-def hansa(*words: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*HANSA, *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def attack(*words: object, cwd: Path, named: str) -> None:

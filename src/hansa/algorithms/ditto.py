@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated
 
 import torch
@@ -39,7 +40,7 @@ class Ditto(Wrapper):
         epochs = self.personal_epochs
         require(epochs is None or epochs >= 1, f"The 'personal_epochs' must be a whole number ≥ 1. Got {epochs}.")
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg:
         """The global model's algorithm."""
         return FedAvg(self.local, self.server, self.weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated
 
 import torch
@@ -40,7 +41,7 @@ class FedAlt(Wrapper):
         require(whole, f"Alternating training chooses what trains itself: leave out train = '{self.local.train}'.")
         require(epochs is None or epochs >= 1, f"The 'personal_epochs' must be a whole number ≥ 1. Got {epochs}.")
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg:
         """Averaging of the shared part."""
         return FedAvg(replace(self.local, train=but(self.keep)), self.server, self.weights)
@@ -50,7 +51,7 @@ class FedAlt(Wrapper):
         """Every client deploys a model of its own."""
         return True
 
-    @property
+    @cached_property
     def _own(self) -> LocalTraining:
         return replace(self.local, train=self.keep, epochs=self.personal_epochs or self.local.epochs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from hansa.algorithms.fedavg import FedAvg
@@ -26,7 +27,7 @@ class FedBN(Wrapper):
     server: Annotated[ServerOptimiser, Piece("optimiser")] = SGD()
     weights: Weights = "samples"
 
-    @property
+    @cached_property
     def inner(self) -> Personal:
         """FedAvg over the other layers."""
         return Personal(FedAvg(self.local, self.server, self.weights), keep="norm")

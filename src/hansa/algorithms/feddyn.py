@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -47,7 +48,7 @@ class FedDyn(Wrapper):
     def __post_init__(self) -> None:
         require(self.alpha > 0, f"The 'alpha' of FedDyn must be a number > 0. Got {self.alpha}.")
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg:
         """All but the dual variables."""
         return FedAvg(self.local, weights=self.weights)

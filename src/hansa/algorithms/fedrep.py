@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from hansa.algorithms.fedalt import FedAlt
@@ -29,7 +30,7 @@ class FedRep(Wrapper):
     def __post_init__(self) -> None:
         _ = self.inner  # checks the settings
 
-    @property
+    @cached_property
     def inner(self) -> FedAlt:
         """Alternating training with more epochs for the head."""
         return FedAlt(self.local, self.server, "head", self.head_epochs, self.weights)

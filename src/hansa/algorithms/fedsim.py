@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 from hansa.algorithms.fedavg import FedAvg
@@ -27,7 +28,7 @@ class FedSim(Wrapper):
     keep: Literal["head", "features"] = "head"
     weights: Weights = "samples"
 
-    @property
+    @cached_property
     def inner(self) -> Personal:
         """FedAvg over the shared part."""
         return Personal(FedAvg(self.local, self.server, self.weights), self.keep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -49,7 +50,7 @@ class L2GD(Wrapper):
         """ω: how far an averaging step goes."""
         return self.local.lr * self.strength * (1 - self.probability) / self.probability
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg:
         """Averaging of the models."""
         return FedAvg(self.local, weights=self.weights)

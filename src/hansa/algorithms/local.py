@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -31,7 +32,7 @@ class Local(Wrapper):
     def __post_init__(self) -> None:
         require(self.strength >= 0, f"The 'strength' (λ) of Local must be a number ≥ 0. Got {self.strength}.")
 
-    @property
+    @cached_property
     def inner(self) -> Personal:
         """Everything is personal."""
         return Personal(FedAvg(self.local), keep="all")

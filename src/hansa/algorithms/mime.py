@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -44,7 +45,7 @@ class Mime(Wrapper):
         """One for the gradient, one for training."""
         return 2
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg:
         """All but the momentum, with the rate that is left to the gradient: `η·(1−β)`."""
         return FedAvg(replace(self.local, lr=self.local.lr * (1 - self.beta)), weights=self.weights)

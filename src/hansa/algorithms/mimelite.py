@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -43,7 +44,7 @@ class MimeLite(Wrapper):
     def __post_init__(self) -> None:
         check_momentum("MimeLite", self.beta, self.local)
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg:
         """All but the momentum, with the rate that is left to the gradient: `η·(1−β)`."""
         return FedAvg(replace(self.local, lr=self.local.lr * (1 - self.beta)), weights=self.weights)

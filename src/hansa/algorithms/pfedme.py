@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 import torch
@@ -47,7 +48,7 @@ class PFedMe(Wrapper):
         within = 0 < rate < 2
         require(within, f"pFedMe's outer_lr × strength must lie between 0 and 2, or w diverges. Got {rate}.")
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg | Personal:
         """Averaging of the w."""
         averaging = FedAvg(self.local, self.server, self.weights)

@@ -19,7 +19,7 @@ from hansa.payload import WEIGHT, Role, Update
 from hansa.server.robust_rules import Median, Rule
 from hansa.task import Task
 from hansa.training.wrappers import Wrapper, layers
-from hansa.tree import Tree, nest, pick, scale
+from hansa.tree import Tree, is_finite, nest, pick, scale
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Robust(Wrapper):
             require(about in like, f"Robust combines what is about leaves of the model. Got '{key}'.")
             expected, got = list(like[about].shape), list(leaf.shape)
             require(got == expected, f"'{key}' must have the shape {expected}. Got {got}.")
-            require(bool(leaf.isfinite().all()), f"'{key}' has numbers that are not finite.")
+            require(is_finite(leaf), f"'{key}' has numbers that are not finite.")
         return sums
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -48,7 +49,7 @@ class Scaffold(Wrapper):
         says = "SCAFFOLD's option II reads gradients off plain SGD steps"
         require(plain, f"{says}: set local.momentum to 0, without 'clip' or Adam, or use 'I'.")
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg:
         """All but the controls."""
         return FedAvg(self.local, self.server, self.weights)

@@ -12,7 +12,7 @@ from hansa.errors import require
 from hansa.ridge import RegressionStatistics, RidgeStatistics, clip_features
 from hansa.ridge.wire import blank
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, nest, pick
+from hansa.tree import Tree, is_finite, nest, pick
 
 Precision = Literal["float32", "float64"]
 Upload = Literal["packed", "full"]
@@ -95,7 +95,7 @@ def decode(wire: Tree, num_classes: int, upload: Upload) -> RidgeStatistics:
     """Invert `encode`; refuse what is misshapen or not finite."""
     if upload == "packed":
         return RidgeStatistics.unpack(wire, num_classes)
-    finite = all(bool(torch.isfinite(leaf).all()) for leaf in wire.values())
+    finite = all(is_finite(leaf) for leaf in wire.values())
     require(finite, "Ridge statistics must be finite numbers. Got NaN or infinity.")
     return RidgeStatistics(wire["gram"].double(), wire["moment"].double(), wire["counts"].double())
 

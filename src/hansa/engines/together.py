@@ -16,6 +16,7 @@ from hansa.task import ClientData, Task
 from hansa.training.averaging import Averages
 from hansa.training.visits import AddsUp, TrainsOnce
 from hansa.training.wrappers import Wrapper, client_side
+from hansa.tree import is_finite
 
 
 def single_uploads_matter(context: PhaseContext) -> bool:
@@ -63,7 +64,7 @@ def pooled(
         sums = algorithm.statistics(task, whole, torch.Generator())
     except (HansaError, ClientFailed, RuntimeError, ValueError, IndexError, KeyError):
         return None
-    if not all(torch.isfinite(leaf).all() for leaf in sums.values()):  # likewise
+    if not all(is_finite(leaf) for leaf in sums.values()):  # likewise
         return None
     sizes = {id(part): wire.cost(algorithm.upload_shape(task, part), NUMBERS) for part in parts}
     flops = np.array([algorithm.operations(task, len(part)) for part in parts])

@@ -14,7 +14,7 @@ from hansa.engines.session import Counted
 from hansa.errors import HansaWarning
 from hansa.task import ClientData, Task
 from hansa.training.local import Trained, Turn
-from hansa.tree import Tree
+from hansa.tree import Tree, is_finite
 
 ALONE = "serial"
 
@@ -130,7 +130,7 @@ class Trainer(Counted):
             found = kernel.total(cohort, weights, self.device)
         except Exception:  # visit by visit tells whether it is a client's fault or the kernel's
             return None
-        if not all(torch.isfinite(leaf).all() for leaf in found.values()):  # likewise
+        if not all(is_finite(leaf) for leaf in found.values()):  # likewise
             return None
         self.count(kernel.name, len(sizes))
         return found

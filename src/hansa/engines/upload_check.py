@@ -18,7 +18,7 @@ from hansa.errors import HansaError, require
 from hansa.payload import Role, Update, role_of
 from hansa.task import ClientData, Task
 from hansa.training.local import Stepper, Trained, Turn
-from hansa.tree import Tree
+from hansa.tree import Tree, is_finite
 
 Layout = Mapping[str, tuple[torch.Size, torch.dtype]]
 
@@ -92,7 +92,7 @@ def _displaces(uplink: Mapping[str, Role], key: str, leaf: Tensor, down: Tree) -
 def all_finite(leaf: Tensor, own: Collection[int] = ()) -> bool:
     """Tell whether all numbers of a leaf are; one that is not made yet knows, and what the server sent is."""
     lazy = getattr(leaf, "all_finite", None)
-    return cast(bool, lazy(own)) if lazy is not None else bool(torch.isfinite(leaf).all())
+    return cast(bool, lazy(own)) if lazy is not None else is_finite(leaf)
 
 
 def layout_of(algorithm: Algorithm, task: Task, down: Tree) -> Layout | None:

@@ -151,9 +151,14 @@ def serve(requests: BinaryIO, replies: BinaryIO, trusted: Sequence[str] = ()) ->
             framing.write(replies, *answer)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve the process that started this one, which names on the command line what to trust."""
     leave_to_the_run()
     torch.set_num_threads(1)
     frames_out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a client prints goes to stderr, not between the frames
     serve(sys.stdin.buffer, frames_out, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

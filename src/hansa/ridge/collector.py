@@ -11,7 +11,7 @@ from hansa.errors import require
 from hansa.io.store import DiskStore, MemoryStore, Store, fingerprint
 from hansa.ridge import RegressionStatistics, RidgeStatistics
 from hansa.ridge.additive import AdditiveStatistics
-from hansa.tree import Tree
+from hansa.tree import Tree, is_finite
 
 Statistics = TypeVar("Statistics", bound=AdditiveStatistics)
 Where = str | Path | None
@@ -112,7 +112,7 @@ class Collector(Generic[Statistics]):
 
     def _fits(self, client: str, statistics: Statistics) -> None:
         mine, theirs = _shapes(self.statistics.leaves()), _shapes(statistics.leaves())
-        finite = all(bool(torch.isfinite(leaf).all()) for leaf in statistics.leaves().values())
+        finite = all(is_finite(leaf) for leaf in statistics.leaves().values())
         require(mine == theirs, f"Client '{client}' sent statistics of {theirs}; here {mine} are collected.")
         require(finite, f"Client '{client}' sent statistics that are not finite numbers.")
 

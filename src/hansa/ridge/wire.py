@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hansa.errors import HansaError, require
 from hansa.io.files import replacing
-from hansa.tree import Tree
+from hansa.tree import Tree, is_finite
 
 
 class Format(NamedTuple):
@@ -141,7 +141,7 @@ def check_finite(tree: Tree) -> None:
     """Refuse leaves that are not finite."""
     for key, leaf in tree.items():
         require(
-            bool(torch.isfinite(leaf).all()),
+            is_finite(leaf),
             f"The '{key}' of ridge statistics must be finite. Got NaN or infinity; the sender's features are at fault.",
         )
 

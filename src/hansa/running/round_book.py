@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from hansa.engines.session import ClientDiverged, CohortReply, Reply
 from hansa.errors import Diverged, HansaError
 from hansa.io.store import fingerprint
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import seed_for, seeds_for
+from hansa.tree import is_finite
 
 TRY = "Lower the learning rates, or bound the steps with 'clip', and run again."
 
@@ -65,7 +64,7 @@ class RoundBook:
 
     def check_server(self, clients: Sequence[str]) -> None:
         """End the run where the server's state is not finite any more, before anything of it is kept."""
-        odd = next((key for key, leaf in self.run.server.items() if not torch.isfinite(leaf).all()), None)
+        odd = next((key for key, leaf in self.run.server.items() if not is_finite(leaf)), None)
         if odd is not None:
             named = ", ".join(f"'{client}'" for client in clients[:5]) + (", …" if len(clients) > 5 else "")
             says = f"the server's '{odd}' is not finite after the uploads of {len(clients)} clients ({named})"

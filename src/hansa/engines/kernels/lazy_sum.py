@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from hansa.tree import Tree
+from hansa.tree import Tree, is_finite
 
 Terms = dict[int, tuple[float, Any]]  # by the identity of a tensor or a delta: its coefficient and itself
 
@@ -76,11 +76,7 @@ class LazySum:
         """Tell whether all terms are finite, without making the tensor; those of these identities are known to be."""
         return all(
             math.isfinite(coefficient)
-            and (
-                term.deltas.finite[term.place]
-                if isinstance(term, Delta)
-                else key in own or bool(torch.isfinite(term).all())
-            )
+            and (term.deltas.finite[term.place] if isinstance(term, Delta) else key in own or is_finite(term))
             for key, (coefficient, term) in self.terms.items()
         )
 

@@ -22,7 +22,7 @@ from hansa.task import Task, only
 from hansa.training.layers import plain
 from hansa.training.local import Stepper, Trained, Turn
 from hansa.training.objectives import CrossEntropy, Objective
-from hansa.tree import Tree, add, nbytes
+from hansa.tree import Tree, add, is_finite, nbytes
 
 BUNDLE_FLOPS = {True: 1e8, False: 1e10}  # what the fixed cost of a bundle of clients would buy; on a CPU, elsewhere
 STACK_BYTES = {True: 2**29, False: 2**33}  # of stacked parameters, gradients and velocities; on a CPU, elsewhere
@@ -116,8 +116,8 @@ class StackedDeltas:
     @functools.cached_property
     def finite(self) -> list[bool]:
         """Whether each client's displacement is finite."""
-        found: list[bool] = torch.isfinite(self.steps).flatten(1).all(1).tolist()
-        return found
+        found: list[bool] = self.steps.flatten(1).sum(1).isfinite().tolist()
+        return [finite or is_finite(step) for finite, step in zip(found, self.steps, strict=True)]
 
 
 class _Stack:
