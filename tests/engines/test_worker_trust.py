@@ -94,6 +94,18 @@ def test_a_worker_process_refuses_it_too(evil: Path) -> None:
     assert not evil.exists()
 
 
+def test_a_worker_whose_run_was_killed_ends_without_a_word() -> None:
+    head = opening()
+    ATTACKS["module"](head)  # so that there is something to answer
+    command, env = [sys.executable, "-P", "-m", "hansa.engines.worker"], {**os.environ, "PYTHONPATH": search_path()}
+    nobody, answers = os.pipe()
+    os.close(nobody)
+    frame = frames(head).getvalue()
+    done = subprocess.run(command, input=frame, stdout=answers, stderr=subprocess.PIPE, env=env, check=False)
+    os.close(answers)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_a_worker_trusts_what_it_was_started_with_and_no_more() -> None:
     head = opening()
     head["sides"][0]["algorithm"] = {"name": "napping:Napping"}

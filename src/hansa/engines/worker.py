@@ -157,7 +157,10 @@ def main() -> None:
     torch.set_num_threads(1)
     frames_out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a client prints goes to stderr, not between the frames
-    serve(sys.stdin.buffer, frames_out, sys.argv[1:])
+    try:
+        serve(sys.stdin.buffer, frames_out, sys.argv[1:])
+    except BrokenPipeError:  # the run was killed: nobody is left to answer
+        os._exit(1)
 
 
 if __name__ == "__main__":
