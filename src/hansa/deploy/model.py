@@ -54,7 +54,7 @@ class ModelCard:
     target: dict[str, Any]  # as `target_to_table` writes it
     leaves: dict[str, tuple[int, ...]]  # the shapes of its weights: the network's, and what an algorithm has besides
     labels: tuple[int, ...] | None = None  # under OLL the classes it can predict
-    features: Annotated[Extractor | None, Piece("extractor")] = None  # what turns raw samples into its inputs
+    features: Annotated[tuple[Extractor, ...], Piece("extractor")] = ()  # what turns raw samples into its inputs
     size: int | None = None  # pixels square that images are resized to
     table: Annotated[TableSource | None, Piece("source")] = None  # how the training table was read …
     encoding: Encoding | None = None  # … and turned into numbers
@@ -142,22 +142,22 @@ class DeployedModel:
         return found
 
     def _tensor(self, x: Array) -> Tensor:
-        extractor, integers = self.card.features, bool(self.card.task["integers"])
+        integers = bool(self.card.task["integers"])
         if x.shape[1:] == self.card.input_shape and x.dtype.kind in ("iu" if integers else "f"):
             good = bool(np.isfinite(x).all())
             require(good, "The samples hold a NaN or Inf; fill or drop missing values first.")
             return torch.from_numpy(x.astype(np.int64 if integers else np.float32))
-        if extractor is not None:
-            return torch.from_numpy(self._features(x, extractor))
+        if self.card.features:
+            return torch.from_numpy(self._features(x))
         require(x.dtype.kind != "U", "The model reads numbers, and the samples are text.")
         raw = inputs(x, "The samples", tokens=integers)
         return Samples(raw, np.zeros(len(raw), np.int64)).take(np.arange(len(raw))).x
 
-    def _features(self, x: Array, extractor: Extractor) -> Array:
+    def _features(self, x: Array) -> Array:
         try:
             raw = inputs(x, "The samples")
             unlabelled = Samples(raw, np.zeros(len(raw), np.int64))
-            found = extract_features(Dataset(unlabelled, self.card.read_target()), extractor)
+            found = extract_features(Dataset(unlabelled, self.card.read_target()), *self.card.features)
         except HansaError as error:
             width = _times(self.card.input_shape)
             raise HansaError(f"The samples are neither features, {width} numbers each, nor raw: {error}") from error

@@ -189,7 +189,7 @@ def _images(model: DeployedModel, file: Path) -> LoadedSamples:
     card, root = model.card, file if file.is_dir() else file.parent
     files = [file] if file.is_file() else sorted(one for one in file.rglob("*") if one.suffix.lower() in ENDINGS)
     require(len(files) > 0, f"The folder '{file}' has no images.")
-    grey = card.features is None and len(card.input_shape) == 3 and card.input_shape[0] == 1
+    grey = not card.features and len(card.input_shape) == 3 and card.input_shape[0] == 1
     found = [_pixels(one, card.size, grey) for one in files]
     odd = next((place for place, one in enumerate(found) if one.shape != found[0].shape), None)
     if odd is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -199,6 +200,19 @@ def _extracted(runs: Sequence[Run]) -> bool:
     return any(run.summary.get("features") for run in runs)
 
 
+def _extractors(runs: Sequence[Run]) -> str:
+    """Tell which columns of the features came from which extractor, where runs recorded it."""
+    spans = dict.fromkeys(tuple(map(tuple, run.data.get("task", {}).get("spans", ()))) for run in runs)
+    told = [_columns(one) for one in spans if one]
+    return f": {'; or '.join(told)}" if told else ""
+
+
+def _columns(spans: Sequence[tuple[str, int]]) -> str:
+    ends = itertools.accumulate(width for _, width in spans)
+    places = (f"{name} in columns {end - width + 1} to {end}" for (name, width), end in zip(spans, ends, strict=True))
+    return ", ".join(places)
+
+
 def _switch(name: str, options: Sequence[tuple[str, str]]) -> Markup | None:
     if len(options) < 2:
         return None
@@ -264,7 +278,7 @@ def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     sent = tables.exchanges(runs, names)
     messages = element("h3", "Messages") if sent else None
     lead = "Shades are phases in their order, the strongest first. " if _phased(runs) else ""
-    lead += "Grey is the extraction of frozen features." if _extracted(runs) else ""
+    lead += f"Grey is the extraction of frozen features{_extractors(runs)}." if _extracted(runs) else ""
     return _section("Cost by phase", lead, drawn, messages, sent, note, each)
 
 
