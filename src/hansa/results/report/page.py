@@ -11,7 +11,18 @@ from importlib.resources import files
 
 from hansa.results.privacy import privacy_text
 from hansa.results.reader import Headline, Record, Row, Run, facts_in, labels, phases, total
-from hansa.results.report import classes, clients, counts, curves, distribution, forgetting, groups, tables, timeline
+from hansa.results.report import (
+    classes,
+    clients,
+    counts,
+    curves,
+    distribution,
+    exhibits,
+    forgetting,
+    groups,
+    tables,
+    timeline,
+)
 from hansa.results.report import phases as changes
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.markup import Child, Markup, element
@@ -34,6 +45,7 @@ def page(runs: Sequence[Run]) -> str:
         _counts(runs, names),
         _costs(runs, names),
         _clients(runs, names),
+        _exhibits(runs, names),
         _superclients(runs, names),
         _forgetting(runs, names),
         *_data(runs, names),
@@ -293,6 +305,11 @@ def _clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     return _section(
         "How the clients fare", lead, element("div", clients.section(found, len(runs) > 1), class_="panels")
     )
+
+
+def _exhibits(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    lead = "Tables that the algorithm of a phase adds to the metrics; of pictures the first evaluation and the last."
+    return _panels("What the algorithms show", lead, exhibits.section(runs, names))
 
 
 def _superclients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
