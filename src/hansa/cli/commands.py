@@ -203,7 +203,10 @@ def adapt_newcomer(
 ) -> None:
     """Learn the own part of a client that was not in the run, with local work only, and save its model."""
     from hansa.cli.predicting import adapt_model
+    from hansa.io.names import bad_name
 
+    if out is None and (why := bad_name(client)):
+        raise HansaError(f"A client's name begins that of its file, and {why}, or give a file with --out.")
     adapt_model(path, data, client, rounds, out or Path(f"{client}.safetensors"), trust)
 
 

@@ -33,7 +33,7 @@ class TestSplit:
     min_samples: int = 2  # a client with fewer gets no local test set
     small: Literal["keep", "drop"] = "keep"  # what becomes of such a client
     train_per_class: int | None = None  # local: so many samples of every class to train on, all the others to test on
-    train_alpha: float | None = None  # with it: so many on average, in proportions from Dir(α), and the others of these
+    train_alpha: float | None = None  # label shift: that many on average, by Dir(α); classes not drawn are left out
     validation: float = 0.0  # of the remaining training samples, set aside to choose models by, never to test them on
     public: int = 0  # of every class so many samples of the global test set, made public and never tested on
 

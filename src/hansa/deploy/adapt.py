@@ -6,6 +6,7 @@ server sends at the end of the phase, trains, and keeps its state.  What it woul
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,13 +107,17 @@ def _joined(last: PhaseRun, client: str, samples: ClientData, rounds: int) -> Cl
     side: ClientSide | None = None
     states: dict[int, Tree] = {}
     for run in _phases(last):
-        place = run.place
-        side = run.side_with({client: Newcomer(samples)}, lambda _, place=place: states.get(place), side)
+        side = run.side_with({client: Newcomer(samples)}, _stored(states, run.place), side)
         _check_width(run, side, client, samples)
         if run.algorithm.personal:
             _visit(run, side, client, states, 1 if run.algorithm.one_shot else rounds)
     assert side is not None
     return side
+
+
+def _stored(states: dict[int, Tree], place: int) -> Callable[[str], Tree | None]:
+    """Return what finds the newcomer's state of a phase, whenever that is asked for."""
+    return lambda _: states.get(place)
 
 
 def _visit(run: PhaseRun, side: ClientSide, client: str, states: dict[int, Tree], rounds: int) -> None:
