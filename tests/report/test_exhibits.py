@@ -22,6 +22,8 @@ from hansa.contract import Algorithm
 from hansa.data.partitions.label import Dirichlet, Iid
 from hansa.data.sources.digits import Digits
 from hansa.data.split import TestSplit
+from hansa.engines.processes import Processes
+from hansa.engines.serial import Serial
 from hansa.errors import HansaError
 from hansa.features.module import FrozenModule
 from hansa.metrics.exhibits import Exhibit, packed, principal_plane, unpacked
@@ -32,6 +34,7 @@ from hansa.results.report import build
 from hansa.training.local import LocalTraining
 
 ROUNDS = 3
+ENGINES = {"serial": Serial(), "processes": Processes(workers=1)}
 FEATURES = tuple(FrozenModule("torch.nn:Linear", {"in_features": 64, "out_features": width}) for width in (3, 5))
 
 
@@ -89,10 +92,9 @@ def test_what_is_shown_is_what_clients_deploy(run: Run) -> None:
     np.testing.assert_allclose(heat, by_hand, atol=1e-4)
 
 
-@pytest.mark.parametrize("engine", ["serial", "processes"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_engines_show_the_same_and_count_what_was_told(run: Run, tmp_path: Path, engine: str) -> None:
-    changed = Plan(**{**vars(plan_of()), "engine": hansa.read_plan("digits-fedavg", [f"engine={engine}"]).engine})
-    other = hansa.run(changed, out=tmp_path / "run")
+    other = hansa.run(plan_of(engine=ENGINES[engine]), out=tmp_path / "run")
     ours, theirs = (json.dumps(one.exhibits, sort_keys=True) for one in (run, other))
     same = [np.asarray(_numbers(json.loads(text))) for text in (ours, theirs)]
     np.testing.assert_allclose(*same, atol=2e-4)
