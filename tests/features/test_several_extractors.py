@@ -82,6 +82,11 @@ def test_names_tell_extractors_apart() -> None:
     names = extractor_names((*lites[:2], FrozenModule("torch.nn:Flatten")))
     assert names == ("efficientnet-lite (variant 0)", "efficientnet-lite (variant 2)", "module")
     assert extractor_names(lites)[2] == "efficientnet-lite (variant 2, size 64)"
+    modules = [FrozenModule("a:b", {"file": f"/x/{name}.safetensors", "width": 3}) for name in ("left", "right")]
+    assert extractor_names(modules) == ("module (file left.safetensors)", "module (file right.safetensors)")
+    namesakes = Transformers("/x/encoder"), Transformers("/y/encoder")
+    assert extractor_names(namesakes) == ("transformers (path /x/encoder)", "transformers (path /y/encoder)")
+    check_together(namesakes)
 
 
 def encoder(folder: Path, *files: str) -> Transformers:

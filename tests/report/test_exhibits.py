@@ -131,7 +131,11 @@ def test_the_report_draws_them(run: Run, tmp_path: Path) -> None:
     assert "What the algorithms show" in page and page.count("latent, class means, round") >= 2
     assert page.count('class="end"') > 2 * 30 and "30 points, PC 1 across and PC 2 up, in 10 groups" in page
     assert page.count('class="begins"') >= 2 * 3 * 2  # of classes 8 and 9, whose colours come a second time
-    assert "latent, what each backbone adds, round 3" in page and "Cosine similarity. The darker" in page
+    assert (
+        "latent, what each backbone adds, round 3" in page
+        and "Cosine similarity. The stronger a shade" in page
+        and "(out_features 5)" in page
+    )
     assert f"{run.data['clients'][0]} ends at" in page
     two = build([run.path, run.path], tmp_path / "two.html").read_text()
     assert "shown, 2: latent, class means, round 3" in two

@@ -10,7 +10,7 @@ from hansa.results.exhibits import ROUNDS
 from hansa.results.reader import Run
 from hansa.results.report.format import significant
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure
-from hansa.results.report.markup import Child, Markup, element, join, number
+from hansa.results.report.markup import Markup, element, join, number
 from hansa.results.report.scale import Scale, linear_scale
 from hansa.results.report.tables import swatch
 
@@ -123,10 +123,7 @@ def _ticks(scale: Scale) -> Ticks:
 
 
 def _legend(names: Sequence[str] | dict[str, Any]) -> Markup:
-    entries: list[Child] = []
-    for place, name in enumerate(names):
-        entries += [swatch(place), f"{name}  "]
-    return element("p", *entries, class_="note")
+    return element("p", *(element("span", swatch(place), name) for place, name in enumerate(names)), class_="note keys")
 
 
 def _more(drawn: int, there: int, what: str) -> str:
@@ -147,7 +144,11 @@ def _heat_map(title: str, shown: Exhibit) -> Markup:
     whole = element("table", head, element("tbody", *rows), class_="counts")
     scroll = element("div", whole, class_="scroll", tabindex="0", role="group", aria_label=title)
     more = [_more(len(cells), len(names), "rows"), _more(len(columns), len(shown.numbers), "columns")]
-    return figure(title, scroll, note=" ".join(part for part in (shown.note, "The darker, the larger.", *more) if part))
+    return figure(
+        title,
+        scroll,
+        note=" ".join(part for part in (shown.note, "The stronger a shade, the larger the number.", *more) if part),
+    )
 
 
 def _cell(value: float | None, low: float, span: float) -> Markup:
