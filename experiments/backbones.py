@@ -41,7 +41,7 @@ class Pretraining:
     """What a backbone is trained on, and for how long."""
 
     source: str  # a file of DATA
-    steps: int = 1200
+    steps: int = 600
     batch: int = 64
     lr: float = 2e-3
     seed: int = 0
