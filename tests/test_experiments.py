@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import hansa
+from hansa.features.extract import extract_features
 from hansa.plan.assemble import assemble, check_phases
 from hansa.plan.files import plan_from_table, read_plan
 
@@ -27,7 +29,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("attacks", "common", "fed3r", "personalisation", "privacy", "robust"):
+    for name in ("attacks", "backbones", "common", "fed3r", "personalisation", "privacy", "robust"):
         sys.modules.pop(name, None)
 
 
@@ -146,3 +148,29 @@ def test_recovery_goes_by_what_the_attacker_received(experiment, tmp_path: Path,
     assert [row[:2] for row in rows] == [[name, str(until)] for name in found for until in (2, 4, 6, 8)]
     assert "not of\nInception" in page.page({}, found, 8)
     assert page.recovered("FedSeq", 0, rounds=8) == found["FedSeq"][0]  # found, not repeated
+
+
+def test_a_backbone_is_made_once_and_read_by_a_plan(experiment, tmp_path: Path, capsys) -> None:
+    backbones = experiment("backbones")
+    images, y = np.random.default_rng(0).integers(0, 256, (40, 16, 16), dtype=np.uint8), np.arange(40) % 2
+    images[y == 1] //= 4  # the darker ones
+    data = hansa.dataset_from_arrays(images[:30], y[:30], x_test=images[30:], y_test=y[30:])
+    how = backbones.Pretraining("nowhere.npz", steps=40, batch=8, seed=3)
+    file, again = (backbones.make("small", how, data, tmp_path / place) for place in ("a", "b"))
+    assert file.read_bytes() == again.read_bytes()  # the seed decides
+    told = backbones.made(file)
+    assert told["pretraining"]["seed"] == 3 and told["accuracy"] >= 0.9
+    assert backbones.make("small", how, None, tmp_path / "a") == file and "small: found" in capsys.readouterr().out
+    source = {"name": "npz", "path": str(tmp_path / "images.npz")}
+    np.savez(tmp_path / "images.npz", x=images, y=y)
+    drawn = {"name": "module", "path": "backbones:backbone", "seed": 5}
+    features = [{**backbones.extractor("small"), "options": {"file": str(file)}}, drawn]
+    table = {"data": {"source": source, "partition": "iid", "features": features}, "phases": [{"algorithm": "fed3r"}]}
+    plan = plan_from_table(table, "plan", tmp_path, trust=["backbones:backbone"])
+    train = extract_features(plan.data.source.load(), *plan.data.features, cache=tmp_path).data.train
+    assert train.x.shape == (40, 2 * 128)
+    darker = train.x[y == 1].mean(0) - train.x[y == 0].mean(0)
+    deviation = train.x.std(0) + 1e-6
+    assert np.abs(darker / deviation)[:128].mean() > 1  # what it was trained to tell apart
+    with pytest.raises(hansa.HansaError, match=r"make it with 'python experiments/backbones\.py'"):
+        backbones.backbone(str(tmp_path / "none.safetensors"))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hansa.contract import Algorithm
     from hansa.data.arrays import dataset_from_arrays
     from hansa.data.federation import Federation, federation_from_clients
+    from hansa.deploy.adapt import adapt
     from hansa.deploy.model import load_model
     from hansa.errors import HansaError
     from hansa.payload import Role, Update
@@ -35,6 +36,7 @@ _WHERE = {
     "dataset_from_arrays": "data.arrays",
     "Federation": "data.federation",
     "federation_from_clients": "data.federation",
+    "adapt": "deploy.adapt",
     "load_model": "deploy.model",
     "HansaError": "errors",
     "Role": "payload",
@@ -64,6 +66,7 @@ __all__ = [
     "Run",
     "Task",
     "Update",
+    "adapt",
     "dataset_from_arrays",
     "federation_from_clients",
     "load_model",

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from hansa.channels.accounting import Release
 from hansa.errors import HansaError
+from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, nest, pick
@@ -164,6 +165,14 @@ class Algorithm(ABC):
     def describes(self, server: Tree) -> Mapping[str, Tensor]:
         """Return what this phase learnt about single clients, by name, for orchestrations of later phases."""
         return {}
+
+    def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
+        """Return what a client tells of its deployed model for exhibits: leaves of the same shapes for all clients."""
+        return {}
+
+    def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
+        """Return the tables to draw of an evaluation; `observed` has what clients with test samples told, by name."""
+        return ()
 
     def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
         """Return the releases under differential privacy so far; None where nothing protects what clients upload."""

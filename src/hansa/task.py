@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -121,6 +122,7 @@ class Task:
     place: int = 0  # of the phase among all phases of a run, and of those it continues
     cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
+    spans: tuple[tuple[str, int], ...] = ()  # of frozen features: every extractor's name and its number of columns
     public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
 
     @property
@@ -137,7 +139,12 @@ class Task:
             return self if alike else replace(self, start={**self.start, **start}, labels=labels)
         fits = _initial(self.model, shape, self.outputs, self.seed)  # a common leaf may belong to another network
         common = {key: leaf for key, leaf in self.start.items() if key in fits and fits[key].shape == leaf.shape}
-        return replace(self, input_shape=shape, start={**common, **start}, labels=labels)
+        return replace(self, input_shape=shape, start={**common, **start}, labels=labels, spans=())
+
+    def columns(self) -> dict[str, slice]:
+        """Return which columns of the inputs each extractor of frozen features gave, by its name."""
+        ends = list(itertools.accumulate(width for _, width in self.spans))
+        return {name: slice(end - width, end) for (name, width), end in zip(self.spans, ends, strict=True)}
 
     def _labels_of(self, data: ClientData) -> Tensor:
         there = torch.zeros(self.num_classes, dtype=torch.bool)
@@ -251,7 +258,8 @@ OBJECTS = ("model", "start", "labels", "public")  # what of a task is no plain s
 def task_to_table(task: Task) -> dict[str, Any]:
     """Return a task as JSON: its model and settings; leaves and a client's own classes travel beside it."""
     plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in OBJECTS}
-    return {"model": piece_to_table("model", task.model), **plain, "input_shape": list(task.input_shape)}
+    lists = {"input_shape": list(task.input_shape), "spans": [list(span) for span in task.spans]}  # as JSON reads back
+    return {"model": piece_to_table("model", task.model), **plain, **lists}
 
 
 def task_from_table(

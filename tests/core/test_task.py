@@ -35,6 +35,7 @@ CHANGED: dict[str, Any] = {
     "place": 29,
     "cohort": 31,
     "visits": 37,
+    "spans": (("a", 41), ("b", 43)),
 }
 
 

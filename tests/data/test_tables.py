@@ -113,7 +113,7 @@ def test_a_table_is_scaled_before_features_are_extracted(tmp_path: Path, monkeyp
     rows = "a,y\n" + "".join(f"{number},{'pq'[number % 2]}\n" for number in range(40))
     path = write(tmp_path, rows)
     plan = read_plan("csv-sites", [f"data.source.path={path}", "data.source.label=y", "data.partition=iid"])
-    plan = replace(plan, data=replace(plan.data, features=Doubled(), test=TestSplit("local")))
+    plan = replace(plan, data=replace(plan.data, features=(Doubled(),), test=TestSplit("local")))
     federation = assemble(plan).experiment.federation
     trained = np.concatenate([client.train.x.numpy() for client in federation.clients.values()])
     np.testing.assert_allclose([trained.mean(), trained.std()], [0, 2], atol=1e-6)

@@ -80,6 +80,10 @@ class Private(Wrapper):
         factor = min(1.0, self.clip / max(length, 1e-300)) / up.weight
         return replace(up, sums=scale(up.sums, factor), weight=1.0), state
 
+    def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
+        """Return nothing: no noise would protect it."""
+        return {}
+
     def heaviest(self, samples: int) -> float:
         """Return one: all clients count the same."""
         return 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Update
 from hansa.task import Task
 from hansa.training.wrappers import Wrapper
@@ -64,6 +66,10 @@ class Wima(Wrapper):
     def serve(self, task: Task, server: Tree) -> Tree:
         """Return what the wrapped algorithm would serve of the mean model."""
         return self.inner.serve(task, self._averaged(server))
+
+    def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
+        """Return the wrapped algorithm's exhibits, of the mean model."""
+        return self.inner.exhibits(task, self._averaged(server), observed)
 
     def _averaged(self, server: Tree) -> Tree:
         averaged = pick("inner", server)

@@ -190,6 +190,26 @@ def save(
     save_model(path, client, out, trust)
 
 
+@app.command("adapt")
+def adapt_newcomer(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    data: Annotated[Path, typer.Option(help="The new client's samples, with labels, in a file as `predict` reads it.")],
+    client: Annotated[str, typer.Option(help="The name of the client that joins.")],
+    rounds: Annotated[
+        int, typer.Option(help="Local rounds in every phase in which clients learn parts of their own.")
+    ] = 10,
+    out: Annotated[Path | None, typer.Option(help="The file to write.  [default: CLIENT.safetensors]")] = None,
+    trust: TrustOwnCode = False,
+) -> None:
+    """Learn the own part of a client that was not in the run, with local work only, and save its model."""
+    from hansa.cli.predicting import adapt_model
+    from hansa.io.names import bad_name
+
+    if out is None and (why := bad_name(client)):
+        raise HansaError(f"A client's name begins that of its file, and {why}, or give a file with --out.")
+    adapt_model(path, data, client, rounds, out or Path(f"{client}.safetensors"), trust)
+
+
 @app.command("upload")
 def recreate(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],

@@ -1,4 +1,4 @@
-"""`hansa predict` and `hansa save`: models of a run put to use."""
+"""`hansa predict`, `hansa save` and `hansa adapt`: models of a run put to use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hansa.cli.console import plain
+from hansa.deploy.adapt import adapt
 from hansa.deploy.model import DeployedModel, load_model
 from hansa.deploy.predict import Predictions, predict_file
 from hansa.io.files import write_whole
@@ -68,3 +69,9 @@ def save_model(source: Path, client: str | None, out: Path, trust: bool) -> None
     """Write a model file."""
     written = load_model(source, client, trust=trust).save(out)
     print(f"Wrote {written}. Next: hansa predict {written} FILE")
+
+
+def adapt_model(source: Path, data: Path, client: str, rounds: int, out: Path, trust: bool) -> None:
+    """Learn the model of a client that joins, and write it as a file."""
+    written = adapt(source, data, client, rounds=rounds, trust=trust).save(out)
+    print(f"Wrote {written}; nothing was sent, and the run is as it was. Next: hansa predict {written} FILE")

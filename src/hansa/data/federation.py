@@ -261,8 +261,31 @@ def _notes(data: Dataset, parts: Mapping[str, Array], division: Division, test: 
         notes.append(f"{without} clients have no test samples of their own.")
     if test.kind == "local" and data.test is not None and not division.natural:
         notes.append("The source's own test set is not used.")
+    if test.train_per_class is not None:
+        notes += _few_shot_notes(data.train.y, parts, division, test.train_per_class)
     if test.public:
         notes.append(f"{test.public} test samples of every class are public, and nobody is tested on them.")
+    return notes
+
+
+def _few_shot_notes(y: Array, parts: Mapping[str, Array], division: Division, count: int) -> list[str]:
+    """Tell which classes nobody is tested on for want of samples, and how many samples have no use."""
+    untested = [
+        np.setdiff1d(y[index], y[division.test[name]])
+        for name, index in division.train.items()
+        if name in division.test
+    ]
+    short = [len(classes) for classes in untested if len(classes)]
+    kept = sum(len(division.train[name]) + len(division.test.get(name, ())) for name in division.train)
+    unused = sum(len(parts[name]) for name in division.train) - kept
+    notes = []
+    if short:
+        says = f"{len(short)} clients have all their samples of some classes ({sum(short)} in all) to train on"
+        notes.append(f"{says}, since train_per_class = {count} leaves none, and are not tested on these.")
+    if unused:
+        notes.append(
+            f"{unused} samples are of classes that their clients did not draw by train_alpha, and are not used."
+        )
     return notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -10,8 +11,10 @@ import numpy as np
 
 from hansa.data.checks import one_of, share, whole
 from hansa.data.dataset import Array, ChosenSamples, Dataset
+from hansa.data.partitions.dealing import dirichlet, members, proportional
 from hansa.data.targets import Real, Target, class_names_of
 from hansa.errors import HansaError, require
+from hansa.seeds import numpy_generator
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class TestSplit:
     min_samples: int = 2  # a client with fewer gets no local test set
     small: Literal["keep", "drop"] = "keep"  # what becomes of such a client
     train_per_class: int | None = None  # local: so many samples of every class to train on, all the others to test on
+    train_alpha: float | None = None  # label shift: that many on average, by Dir(α); classes not drawn are left out
     validation: float = 0.0  # of the remaining training samples, set aside to choose models by, never to test them on
     public: int = 0  # of every class so many samples of the global test set, made public and never tested on
 
@@ -39,6 +43,9 @@ class TestSplit:
         share(self, "fraction")
         whole(self, "min_samples", 2)
         whole(self, "train_per_class", optional=True)
+        good = self.train_alpha is None or (self.train_per_class is not None and 0 < self.train_alpha < math.inf)
+        says = "The 'train_alpha' of TestSplit must be a number > 0, beside a 'train_per_class'"
+        require(good, f"{says}. Got {self.train_alpha} and {self.train_per_class}.")
         share(self, "validation", zero=True)
         require(self.public >= 0, f"The 'public' of TestSplit must be a whole number ≥ 0. Got {self.public}.")
         needs = f"The 'public' samples of TestSplit are taken from a global test set. Got kind '{self.kind}'"
@@ -140,15 +147,16 @@ def cut_local_tests(
         class_names_of(data.target, "The 'train_per_class' of data.test")
     y = data.train.y
     luck = rng.random(len(y))  # drawn for all samples at once: a client's cut does not depend on who else there is
+    seed = 0 if test.train_alpha is None else int(rng.integers(2**53))  # nor do the proportions of its classes
     train: dict[str, Array] = {}
     held: dict[str, Array] = {}
     for name, index in parts.items():
         shuffled = index[np.argsort(luck[index], kind="stable")]
-        chosen = _local(y[shuffled], test)
-        if len(index) >= test.min_samples and chosen.any() and not chosen.all():
-            train[name], held[name] = np.sort(shuffled[~chosen]), np.sort(shuffled[chosen])
+        trained, chosen = _local(y[shuffled], test, seed, name)
+        if len(index) >= test.min_samples and trained.any() and chosen.any():
+            train[name], held[name] = np.sort(shuffled[trained]), np.sort(shuffled[chosen])
         elif test.small == "keep":
-            train[name] = index
+            train[name] = np.sort(shuffled[trained | chosen])
     require(
         len(held) > 0,
         f"No client has enough samples for a local test set (at least {test.min_samples} are asked for); "
@@ -198,13 +206,22 @@ def _by_client(rows: Array, owner: Array, parts: Mapping[str, Array]) -> dict[st
     return {name: np.sort(index) for name, index in zip(parts, np.split(rows, bounds), strict=True)}
 
 
-def _local(y: Array, test: TestSplit) -> Array:
-    """Choose which of a client's shuffled samples are held out."""
+def _local(y: Array, test: TestSplit, seed: int, name: str) -> tuple[Array, Array]:
+    """Choose which of a client's shuffled samples are trained on, and which are held out."""
     if test.train_per_class is None:
-        count = min(max(1, round(test.fraction * len(y))), len(y) - 1)
-        return np.arange(len(y)) < count
-    order = np.argsort(y, kind="stable")
-    counts = np.unique(y, return_counts=True)[1]
-    rank = np.empty(len(y), dtype=np.int64)
-    rank[order] = np.concatenate([np.arange(count) for count in counts])
-    return rank >= test.train_per_class
+        held = np.arange(len(y)) < min(max(1, round(test.fraction * len(y))), len(y) - 1)
+        return ~held, held
+    groups = members(y)
+    trained, held = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=bool)
+    for group, count in zip(groups, _per_class(test.train_per_class, len(groups), test, seed, name), strict=True):
+        trained[group[:count]] = True
+        held[group[count:]] = count > 0  # a class without a training sample is none of the client's own
+    return trained, held
+
+
+def _per_class(average: int, classes: int, test: TestSplit, seed: int, name: str) -> Array:
+    """Return how many samples of each of its classes a client may train on."""
+    if test.train_alpha is None:
+        return np.full(classes, average)
+    shares = dirichlet(np.full(classes, test.train_alpha), numpy_generator(seed, name))
+    return proportional(shares, average * classes)

@@ -160,6 +160,7 @@ def _remove(run: Run, last: PhaseRun, client: str) -> None:
         name = f"{record['phase']}/scores/{record['round']}"
         if (rows := store.get(name)) is not None:
             store.put(name, without_row(rows, place))
+        store.drop(f"{record['phase']}/exhibits/{record['round']}")  # nobody knows what of them shows it
 
 
 def _difference(last: PhaseRun) -> float | None:

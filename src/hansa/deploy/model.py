@@ -54,7 +54,7 @@ class ModelCard:
     target: dict[str, Any]  # as `target_to_table` writes it
     leaves: dict[str, tuple[int, ...]]  # the shapes of its weights: the network's, and what an algorithm has besides
     labels: tuple[int, ...] | None = None  # under OLL the classes it can predict
-    features: Annotated[Extractor | None, Piece("extractor")] = None  # what turns raw samples into its inputs
+    features: Annotated[tuple[Extractor, ...], Piece("extractor")] = ()  # what turns raw samples into its inputs
     size: int | None = None  # pixels square that images are resized to
     table: Annotated[TableSource | None, Piece("source")] = None  # how the training table was read …
     encoding: Encoding | None = None  # … and turned into numbers
@@ -135,29 +135,30 @@ class DeployedModel:
 
     def inputs(self, x: Any) -> Tensor:
         """Return samples as the network reads them: raw ones pass the feature extractor, images become tensors."""
-        found = x if isinstance(x, Tensor) else self._tensor(np.asarray(x))
+        found = x if isinstance(x, Tensor) else self.tensor(np.asarray(x))
         shape, wanted = tuple(found.shape[1:]), self.card.input_shape
         read = f"The model reads samples of shape {_times(wanted)}"
         require(found.ndim > 1 and len(found) > 0 and shape == wanted, f"{read}. Got {_times(tuple(found.shape))}.")
         return found
 
-    def _tensor(self, x: Array) -> Tensor:
-        extractor, integers = self.card.features, bool(self.card.task["integers"])
+    def tensor(self, x: Array) -> Tensor:
+        """Return an array as tensors, of whatever shape it has."""
+        integers = bool(self.card.task["integers"])
         if x.shape[1:] == self.card.input_shape and x.dtype.kind in ("iu" if integers else "f"):
             good = bool(np.isfinite(x).all())
             require(good, "The samples hold a NaN or Inf; fill or drop missing values first.")
             return torch.from_numpy(x.astype(np.int64 if integers else np.float32))
-        if extractor is not None:
-            return torch.from_numpy(self._features(x, extractor))
+        if self.card.features:
+            return torch.from_numpy(self._features(x))
         require(x.dtype.kind != "U", "The model reads numbers, and the samples are text.")
         raw = inputs(x, "The samples", tokens=integers)
         return Samples(raw, np.zeros(len(raw), np.int64)).take(np.arange(len(raw))).x
 
-    def _features(self, x: Array, extractor: Extractor) -> Array:
+    def _features(self, x: Array) -> Array:
         try:
             raw = inputs(x, "The samples")
             unlabelled = Samples(raw, np.zeros(len(raw), np.int64))
-            found = extract_features(Dataset(unlabelled, self.card.read_target()), extractor)
+            found = extract_features(Dataset(unlabelled, self.card.read_target()), *self.card.features)
         except HansaError as error:
             width = _times(self.card.input_shape)
             raise HansaError(f"The samples are neither features, {width} numbers each, nor raw: {error}") from error
@@ -246,22 +247,28 @@ def _check_weights(card: ModelCard, task: Task, weights: Tree, path: Path) -> No
     require(fits, changed)
 
 
-def _from_run(run: Run, client: str | None, data: Data, trust: Trust) -> DeployedModel:
+def finished(run: Run) -> None:
+    """Refuse a run that is still to be continued."""
     going_on = f"The run in '{run.path}' is not finished: continue it with 'hansa resume {run.path}' first."
     require(run.status == "finished", going_on)
+
+
+def _from_run(run: Run, client: str | None, data: Data, trust: Trust) -> DeployedModel:
+    finished(run)
     plan = read_plan(run.path / "plan.toml", trust=trust)
     if client is None:
-        with _store(run) as store:
+        with opened_store(run) as store:
             return _deployed(run, plan, last_phase(run, store, trust))
     _check_client(run, client)
     experiment = remaining(assemble(plan, data, trust=trust).experiment, run.summary.get("forgotten", ()))
     RunFolder(run.path).write_data(experiment)  # refuses data that has changed
-    with _store(run) as store:
+    with opened_store(run) as store:
         return _deployed(run, plan, restore(experiment, store, len(experiment.phases) - 1), client)
 
 
 @contextmanager
-def _store(run: Run) -> Iterator[DiskStore]:
+def opened_store(run: Run) -> Iterator[DiskStore]:
+    """Open a run's checkpoint for reading."""
     store = DiskStore(checkpoint_of(run.path), read_only=True)
     try:
         yield store
@@ -283,6 +290,13 @@ def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -
         task, weights = last.task, last.algorithm.model(last.task, last.server)
     else:
         task, weights = last.deployed(client)
+    return as_deployed(run, plan, last, task, weights, client)
+
+
+def as_deployed(
+    run: Run, plan: Plan, last: PhaseRun, task: Task, weights: Tree, client: str | None = None
+) -> DeployedModel:
+    """Return weights of a run's last phase as a model that needs neither the run nor its data."""
     source = plan.data.source
     table = source if isinstance(source, TableSource) else None
     card = ModelCard(

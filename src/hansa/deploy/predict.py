@@ -103,7 +103,7 @@ def predict_file(model: DeployedModel, path: str | Path) -> Predictions:
 def _classes(model: DeployedModel, held: LoadedSamples, file: Path) -> Predictions:
     chances, known = model.probabilities(held.x), model.class_names
     chosen = chances.argmax(1)
-    truth = None if held.labels is None else _numbers(held.labels, known, file)
+    truth = None if held.labels is None else label_numbers(held.labels, known, file)
     _check_count(truth, len(chosen), file)
     rows = tuple(
         ClassPrediction(name, known[best], float(chances[row, best]), None if truth is None else known[truth[row]])
@@ -114,7 +114,7 @@ def _classes(model: DeployedModel, held: LoadedSamples, file: Path) -> Predictio
 
 def _real(model: DeployedModel, held: LoadedSamples, file: Path) -> Predictions:
     found, targets = model.predict(held.x), model.target_names
-    truth = None if held.labels is None else _targets(held.labels, len(targets), file)
+    truth = None if held.labels is None else real_targets(held.labels, len(targets), file)
     _check_count(truth, len(found), file)
 
     def by_name(values: Array) -> dict[str, float]:
@@ -189,7 +189,7 @@ def _images(model: DeployedModel, file: Path) -> LoadedSamples:
     card, root = model.card, file if file.is_dir() else file.parent
     files = [file] if file.is_file() else sorted(one for one in file.rglob("*") if one.suffix.lower() in ENDINGS)
     require(len(files) > 0, f"The folder '{file}' has no images.")
-    grey = card.features is None and len(card.input_shape) == 3 and card.input_shape[0] == 1
+    grey = not card.features and len(card.input_shape) == 3 and card.input_shape[0] == 1
     found = [_pixels(one, card.size, grey) for one in files]
     odd = next((place for place, one in enumerate(found) if one.shape != found[0].shape), None)
     if odd is not None:
@@ -207,7 +207,7 @@ def _pixels(file: Path, size: int | None, grey: bool) -> Array:
     return np.asarray(Image.fromarray(colours).convert("L")) if grey else colours
 
 
-def _numbers(labels: Array, class_names: Sequence[str], file: Path) -> Array:
+def label_numbers(labels: Array, class_names: Sequence[str], file: Path) -> Array:
     """Return labels as class numbers: by name, or where none of a file's numbers is a name, by place."""
     found = plain(labels, f"The labels of '{file}'")
     place = {name: number for number, name in enumerate(class_names)}
@@ -220,7 +220,7 @@ def _numbers(labels: Array, class_names: Sequence[str], file: Path) -> Array:
     return np.asarray([place[text] for text in texts])
 
 
-def _targets(labels: Array, columns: int, file: Path) -> Array:
+def real_targets(labels: Array, columns: int, file: Path) -> Array:
     """Return real targets as samples × columns."""
     require(np.ndim(labels) > 0, f"The targets of '{file}' are a single value; give {columns} for every sample.")
     table = np.asarray(labels).reshape(len(labels), -1)

@@ -73,7 +73,8 @@ def _write_results(run: Run, store: Store, trust: Trust) -> None:
     folder, last, data = RunFolder(run.path), last_phase(run, store, trust), run.data
     sizes = data["sizes"] if "sizes" in data else np.asarray(data["counts"]).sum(axis=1).tolist()
     clients = {name: FarClient(size) for name, size in zip(data["clients"], sizes, strict=True)}
-    (run.path / "tables.json").unlink(missing_ok=True)  # there may be none any more
+    for name in ("tables.json", "exhibits.json"):
+        (run.path / name).unlink(missing_ok=True)  # there may be none any more
     folder.write_model(last)
     folder.export(store, Federation(clients, target_from_table(data["target"])), last.experiment.phases)
 

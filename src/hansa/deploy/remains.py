@@ -113,7 +113,7 @@ def _data(run: Run, plan: Plan, client: str) -> Iterator[Trace]:
     yield Trace("data.json", "the numbers of clients and samples that the run began with")
     if plan.data.test.kind != "local":
         yield Trace("the common test set", "samples of it, where the test set was cut from clients' samples")
-    if plan.data.features is not None:
+    if plan.data.features:
         yield Trace("the feature cache", "features of its samples")
 
 

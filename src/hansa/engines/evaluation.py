@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hansa.contract import Algorithm
 from hansa.engines.client_side import ClientSide
 from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import groups
-from hansa.metrics.suite import accuracy_inside, outputs, rows_of
+from hansa.metrics.suite import OBSERVED, accuracy_inside, outputs, require_alike, rows_of
 from hansa.task import ClientData, Task, only
 from hansa.training.layers import plain
-from hansa.training.wrappers import Wrapper
+from hansa.training.wrappers import has_own
 from hansa.tree import Tree
 
 if TYPE_CHECKING:
@@ -80,15 +79,25 @@ def _alike(found: Sequence[Deployed]) -> list[list[Deployed]]:
 
 def _rows(side: ClientSide, request: EvaluationRequest, found: Sequence[Deployed], stacked: bool) -> Tree:
     forward = _forward if request.start else side.algorithm.outputs
-    usual = request.start or _usual(side.algorithm)
+    usual = request.start or not has_own(side.algorithm, "outputs")
     out = _outputs(forward, found, stacked and usual)
     there = pad_sequence([torch.ones(len(one.data), dtype=torch.bool) for one in found], batch_first=True)
     y = pad_sequence([one.data.y for one in found], batch_first=True)
     rows = rows_of(request.suite, out, y, there)
     rows["client"] = torch.tensor([one.place for one in found])
+    if request.split == "test" and not request.start and has_own(side.algorithm, "observe"):
+        rows |= _observed(side, found)
     if request.public is not None:
         rows |= _inside_and_outside(side, forward, request.public, found)
     return rows
+
+
+def _observed(side: ClientSide, found: Sequence[Deployed]) -> Tree:
+    """Return what every client tells of its model for exhibits, a row for each."""
+    with torch.no_grad():
+        told = [side.algorithm.observe(one.task, one.model, side.clients[one.client].train) for one in found]
+    require_alike(told)
+    return {f"{OBSERVED}{key}": torch.stack([one[key] for one in told]).cpu() for key in told[0]}
 
 
 def _inside_and_outside(side: ClientSide, forward: Outputs, public: ClientData, found: Sequence[Deployed]) -> Tree:
@@ -108,13 +117,6 @@ def _inside_and_outside(side: ClientSide, forward: Outputs, public: ClientData, 
 
 def _forward(task: Task, model: Tree, x: Tensor) -> Tensor:
     return task.forward(model, x)
-
-
-def _usual(algorithm: Algorithm) -> bool:
-    """Tell whether what an algorithm deploys is the network alone."""
-    while isinstance(algorithm, Wrapper) and type(algorithm).outputs is Wrapper.outputs:
-        algorithm = algorithm.inner
-    return type(algorithm).outputs is Algorithm.outputs
 
 
 def _outputs(forward: Outputs, found: Sequence[Deployed], stacked: bool) -> Tensor:

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class EfficientNetLite:
 
     variant: int = 0
     size: int = 112  # pixels an image is resized to
+
+    reads: ClassVar[frozenset[str]] = frozenset({"images"})
 
     def __post_init__(self) -> None:
         require(self.variant in (0, 1, 2), f"The 'variant' of EfficientNetLite must be 0, 1 or 2. Got {self.variant}.")

@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ class FrozenModule:
     path: Annotated[str, ImportPath()]
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     seed: int = 0
+
+    reads: ClassVar[frozenset[str]] = frozenset({"images", "numbers"})
 
     def __post_init__(self) -> None:
         check_path("FrozenModule", self.path)

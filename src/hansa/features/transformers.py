@@ -44,6 +44,14 @@ class Transformers:
         require(known, f"The 'pooling' of Transformers must be one of {', '.join(POOLINGS)}. Got '{self.pooling}'.")
         require(self.max_length >= 1, f"The 'max_length' of Transformers must be at least 1. Got {self.max_length}.")
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Images or text, as the files beside the weights tell; either where they are still on the hub."""
+        folder = Path(self.path).expanduser()
+        if not folder.is_dir():
+            return frozenset({"images", "text"})
+        return frozenset({"images" if (folder / "preprocessor_config.json").is_file() else "text"})
+
     def fingerprint(self) -> str:
         """Return a name made of settings, preprocessing and every file of the encoder."""
         folder = self._folder()

@@ -44,6 +44,7 @@ RESERVED = (
 )  # names of columns beside the metrics
 SUMMED = ("class_hits", "class_totals")  # leaves of rows that are sums over clients, beside every additive table
 CHAIN = "chain_"  # what the names of metrics of forgetting along chains begin with
+OBSERVED = "observed."  # what the names of columns begin with that clients tell for exhibits
 TABLE = "table."  # what the names of additive tables among rows begin with
 Forward = Callable[[Tensor], Tensor]
 
@@ -142,7 +143,15 @@ def _sums(suite: Suite, out: Tensor, y: Tensor, there: Tensor) -> Tree:
 
 def stack_rows(parts: Sequence[Tree]) -> Tree:
     """Stack the rows of several calls below one another; add up what is a sum over clients."""
+    require_alike([{key: leaf[0] for key, leaf in part.items() if key.startswith(OBSERVED)} for part in parts])
     return {key: _joined(key, [part[key] for part in parts]) for key in (parts[0] if parts else ())}
+
+
+def require_alike(observed: Sequence[Tree]) -> None:
+    """Refuse what clients tell for exhibits where it does not fit into one table."""
+    shapes = [{key: leaf.shape for key, leaf in one.items()} for one in observed]
+    says = "What clients observe for exhibits must have the same leaves and shapes for all of them, and does not"
+    require(all(one == shapes[0] for one in shapes), f"{says}: fill up what one lacks.")
 
 
 def _joined(key: str, leaves: Sequence[Tensor]) -> Tensor:

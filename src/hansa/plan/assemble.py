@@ -12,6 +12,7 @@ from hansa.data.split import Division
 from hansa.data.targets import Real
 from hansa.errors import HansaError, Problems, require
 from hansa.features.extract import Extracted, extract_features
+from hansa.features.several import extractor_names
 from hansa.io.trust import Trust, TrustLike
 from hansa.metrics.suite import default_suite
 from hansa.payload import Role
@@ -44,7 +45,8 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
     """
     extraction = Extraction(plan, progress)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
-    task, suite = task_for(plan, federation), default_suite(isinstance(federation.target, Real), plan.evaluate.metrics)
+    task = task_for(plan, federation, extraction.spans)
+    suite = default_suite(task.real, plan.evaluate.metrics)
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, metrics=suite)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
@@ -68,9 +70,9 @@ class Extraction:
 
     def features(self, data: Dataset) -> Dataset:
         """Return the data set as the model will see it."""
-        if self.plan.data.features is None:
+        if not self.plan.data.features:
             return data
-        self.done = extract_features(data, self.plan.data.features, progress=self.progress)
+        self.done = extract_features(data, *self.plan.data.features, progress=self.progress)
         return self.done.data
 
     def shifted_features(self, data: Dataset, division: Division) -> Dataset:
@@ -79,14 +81,20 @@ class Extraction:
             data = shift.apply(data, division, numpy_generator(self.plan.seed, "data", "shift", place))
         return self.features(data)
 
+    @property
+    def spans(self) -> tuple[tuple[str, int], ...]:
+        """The extractors' names and how many columns each gave."""
+        columns = self.done.columns if self.done else ()
+        names = extractor_names([one.extractor for one in columns])
+        return tuple((name, one.width) for name, one in zip(names, columns, strict=True))
+
     def summary(self) -> dict[str, Any] | None:
         """Return the cost of extraction, for the record."""
         if self.done is None:
             return None
-        samples = self.done.cached + self.done.computed
         return {
             "width": self.done.width,
-            "flops": self.done.flops_per_sample * samples,
+            "flops": sum(one.flops_per_sample * (one.cached + one.computed) for one in self.done.columns),
             "seconds": self.done.seconds,
             "computed": self.done.computed,
             "cached": self.done.cached,
@@ -101,7 +109,7 @@ def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
     return build_federation(data, plan.data.partition, seed=plan.seed, test=plan.data.test, prepare=prepare)
 
 
-def task_for(plan: Plan, federation: Federation) -> Task:
+def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], ...] = ()) -> Task:
     """Return the task, in the shapes of the data; building its model once shows that it takes them."""
     x = next(iter(federation.clients.values())).train.x
     task = Task(
@@ -113,6 +121,7 @@ def task_for(plan: Plan, federation: Federation) -> Task:
         integers=not x.is_floating_point(),
         real=isinstance(federation.target, Real),
         samples=sum(federation.sizes().values()),
+        spans=spans,
         public=federation.public,
     )
     task.params()

@@ -111,8 +111,9 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
         algorithm = phase.get("algorithm") if isinstance(phase, dict) else None
         if isinstance(algorithm, dict) and algorithm.get("name") == "checkpoint" and "path" in algorithm:
             algorithm["path"] = _placed(algorithm["path"], folder)
-    if isinstance(features, dict) and isinstance(features.get("path"), str) and is_there(folder / features["path"]):
-        features["path"] = str(folder / features["path"])  # otherwise a hub id or an import path
+    for one in features if isinstance(features, list) else [features]:
+        if isinstance(one, dict) and isinstance(one.get("path"), str) and is_there(folder / one["path"]):
+            one["path"] = str(folder / one["path"])  # otherwise a hub id or an import path
 
 
 def _placed(path: Any, folder: Path) -> Any:

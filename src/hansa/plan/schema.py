@@ -15,6 +15,7 @@ from hansa.engines.auto import Auto
 from hansa.engines.session import Engine
 from hansa.errors import require
 from hansa.features.extract import Extractor
+from hansa.features.several import check_together
 from hansa.io.names import bad_name
 from hansa.io.registry import Piece
 from hansa.metrics.pieces import MetricPiece
@@ -38,7 +39,10 @@ class DataPlan:
     partition: Annotated[Partition, Piece("partition")]
     test: TestSplit = TestSplit()
     shift: Annotated[tuple[Shift, ...], Piece("shift")] = ()
-    features: Annotated[Extractor | None, Piece("extractor")] = None
+    features: Annotated[tuple[Extractor, ...], Piece("extractor")] = ()
+
+    def __post_init__(self) -> None:
+        check_together(self.features)
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,11 @@ class Run:
         return self._json("tables.json")
 
     @cached_property
+    def exhibits(self) -> Record:
+        """Exhibits of every phase, tables that its algorithm shows beside the metrics, where it has any."""
+        return self._json("exhibits.json")
+
+    @cached_property
     def metrics(self) -> tuple[Facts, ...]:
         """The run's recorded facts on its metrics; where it recorded nothing, the catalogue's on the usual ones."""
         try:

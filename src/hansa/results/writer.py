@@ -26,6 +26,7 @@ from hansa.io.files import remove_left_overs, replacing, sync, write_whole
 from hansa.io.store import DiskStore, Store, checkpoint_of
 from hansa.metrics.suite import Suite
 from hansa.results.columns import recorded
+from hansa.results.exhibits import phase_exhibits
 from hansa.results.reader import Run, read_records
 from hansa.results.summary import client_tables, group_tables, phase_summary, phase_tables
 from hansa.running.experiment import Experiment, Phase
@@ -39,6 +40,7 @@ FILES = (  # that nobody writes but whoever has the folder's store open
     "clients.parquet",
     "data.json",
     "env.json",
+    "exhibits.json",
     "ledger.parquet",
     "model.safetensors",
     "plan.toml",
@@ -168,7 +170,7 @@ class RunFolder:
             write_whole(self.path / "model.safetensors", wire.pack(run.algorithm.model(run.task, run.server)))
 
     def export(self, store: Store, federation: Federation, phases: Sequence[Phase]) -> None:
-        """Export per-client results and costs as tidy Parquet files, and tables such as the confusion matrix."""
+        """Export per-client results and costs as tidy Parquet files, tables such as confusion, and exhibits."""
         names = np.array(list(federation.clients))
         sizes = np.array([client.size for client in federation.clients.values()])
         found = ((one, store.get(f"{one['phase']}/scores/{one['round']}")) for one in self.records() if one["metrics"])
@@ -180,6 +182,11 @@ class RunFolder:
         tables = [one for one in (phase_tables(rounds, store.get) for rounds in self._by_phase()) if one["tables"]]
         if tables:
             write_whole(self.path / "tables.json", json.dumps({"phases": tables}))
+        exhibits = [
+            one for one in (phase_exhibits(rounds, store.get) for rounds in self._by_phase()) if one["exhibits"]
+        ]
+        if exhibits:
+            write_whole(self.path / "exhibits.json", json.dumps({"phases": exhibits}))
         costs = [_costs(store, index, phase, names) for index, phase in enumerate(phases)]
         _write_parquet(self.path / "ledger.parquet", [table for table in costs if table is not None])
 

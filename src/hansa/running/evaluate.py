@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from hansa.data.federation import has_samples, pooled_test
 from hansa.engines.session import EngineSession, EvaluationRequest
 from hansa.io import wire
-from hansa.metrics.suite import Forward, evaluate_outputs, fold, is_sum, outputs, stack_rows, tables_of
+from hansa.metrics.suite import OBSERVED, Forward, evaluate_outputs, fold, is_sum, outputs, stack_rows, tables_of
 from hansa.running.phase_run import PhaseRun
 from hansa.task import ClientData
 from hansa.tree import Tree, pick
@@ -19,11 +19,12 @@ PREFIX = {"test": ("test_", "client_"), "validation": ("validation_", "client_va
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics by name, the clients' rows where they have samples of their own, and tables."""
+    """Metrics by name, the clients' rows where they have samples of their own, tables, and what clients observed."""
 
     metrics: dict[str, float]
     rows: Tree | None = None
     tables: Tree = field(default_factory=dict)
+    observed: dict[str, Tree] = field(default_factory=dict)  # for exhibits, by client
 
 
 def evaluate(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Evaluation:
@@ -31,7 +32,7 @@ def evaluate(run: PhaseRun, session: EngineSession, *, start: bool = False) -> E
     served = {} if start else run.served()
     test = _split(run, session, served, "test", start)
     chosen_by = _split(run, session, served, "validation", start)
-    return Evaluation({**test.metrics, **chosen_by.metrics}, test.rows, test.tables)
+    return replace(test, metrics={**test.metrics, **chosen_by.metrics})
 
 
 def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool) -> Evaluation:
@@ -44,11 +45,11 @@ def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, star
         found = evaluate_outputs(run.experiment.suite, out, samples.y)
         metrics |= {f"{common}{name}": value for name, value in found.items()}
         tables = {f"{common}{name}": leaf for name, leaf in tables_of(run.experiment.suite, out, samples.y).items()}
-    rows = _rows(run, session, served, split, start)
+    rows, observed = _rows(run, session, served, split, start)
     if rows is not None:
         visited = None if start else run.ledger.visited
         metrics |= fold(run.experiment.suite, rows, visited, prefix=of_clients)
-    return Evaluation(metrics, rows, tables)
+    return Evaluation(metrics, rows, tables, observed)
 
 
 def _common_model(run: PhaseRun, served: Tree, start: bool, device: torch.device) -> Forward:
@@ -59,19 +60,25 @@ def _common_model(run: PhaseRun, served: Tree, start: bool, device: torch.device
     return lambda x: run.algorithm.outputs(run.task, model, x.to(device)).cpu()
 
 
-def _rows(run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool) -> Tree | None:
-    """Return the clients' rows, in their order; None where no client has such samples."""
+def _rows(
+    run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool
+) -> tuple[Tree | None, dict[str, Tree]]:
+    """Return the clients' rows, in their order, None where no client has such samples; and what they observed."""
     public = _public(run) if run.phase.outside and split == "test" else None
     tested = [name for name in run.names if public is not None or has_samples(run.federation.clients[name], split)]
     if not tested:
-        return None
+        return None, {}
     request = EvaluationRequest(tested, served, run.experiment.suite, split, public, start)
     rows = stack_rows(list(session.evaluate(request)))
+    told = {key.removeprefix(OBSERVED): rows.pop(key) for key in list(rows) if key.startswith(OBSERVED)}
+    by_row = {tested[number]: row for row, number in enumerate(rows["client"].tolist())} if told else {}
+    observed = {name: {key: leaf[by_row[name]] for key, leaf in told.items()} for name in tested if name in by_row}
     place = {name: row for row, name in enumerate(run.names)}
     rows["client"] = rows["client"].new_tensor([place[tested[row]] for row in rows["client"].tolist()])
-    run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + 8 * len(rows))
+    sent = 8 * len(rows) + sum(leaf[0].nbytes for leaf in told.values())
+    run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + sent)
     order = rows["client"].argsort()
-    return {key: leaf if is_sum(key) else leaf[order] for key, leaf in rows.items()}
+    return {key: leaf if is_sum(key) else leaf[order] for key, leaf in rows.items()}, observed
 
 
 def _public(run: PhaseRun) -> ClientData:

@@ -12,6 +12,7 @@ import torch
 from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
+from hansa.metrics.exhibits import packed
 from hansa.metrics.suite import CHAIN
 from hansa.orchestrate.clock import Timeline
 from hansa.orchestrate.planner import Leg, without
@@ -273,4 +274,7 @@ def _evaluate(run: PhaseRun, session: EngineSession) -> Evaluation:
         run.store.put(f"{run.index}/scores/{run.round + 1}", evaluation.rows)
     if evaluation.tables:
         run.store.put(f"{run.index}/tables/{run.round + 1}", evaluation.tables)
+    shown = run.algorithm.exhibits(run.round_task, run.current(), evaluation.observed)
+    if shown:
+        run.store.put(f"{run.index}/exhibits/{run.round + 1}", {"exhibits": packed(shown)})
     return evaluation

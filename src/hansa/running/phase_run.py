@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,17 +110,15 @@ class PhaseRun:
     @functools.cached_property
     def side(self) -> ClientSide:
         """The client's side of the phase, where the data is."""
-        before = self.previous
-        return ClientSide(
-            self.algorithm,
-            self.task,
-            self.clients,
-            lambda client: self.store.get(f"{self.index}/client", client),
-            self.experiment.seed,
-            self.place,
-            before.side if before else None,
-            before.served() if before and before.side.individual else None,
-        )
+        stored = functools.partial(self.store.get, f"{self.index}/client")
+        return self.side_with(self.clients, stored, self.previous.side if self.previous else None)
+
+    def side_with(
+        self, clients: Mapping[str, Client], stored: Callable[[str], Tree | None], before: ClientSide | None
+    ) -> ClientSide:
+        """Return the client's side of the phase for some clients: their states, and their side of the phase before."""
+        served = self.previous.served() if self.previous and before and before.individual else None
+        return ClientSide(self.algorithm, self.task, clients, stored, self.experiment.seed, self.place, before, served)
 
     @property
     def clients(self) -> Mapping[str, Client]:

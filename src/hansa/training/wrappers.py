@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
+from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.local import LocalTraining
@@ -143,6 +144,14 @@ class Wrapper(Algorithm):
         """Return the wrapped algorithm's descriptions."""
         return self.inner.describes(server)
 
+    def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
+        """Return what the wrapped algorithm lets a client tell."""
+        return self.inner.observe(task, model, data)
+
+    def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
+        """Return the wrapped algorithm's exhibits."""
+        return self.inner.exhibits(task, server, observed)
+
     def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
         """Return the wrapped algorithm's releases."""
         return self.inner.releases(task, server)
@@ -157,6 +166,13 @@ def layers(algorithm: Algorithm) -> Iterator[Algorithm]:
     yield algorithm
     if isinstance(algorithm, Wrapper):
         yield from layers(algorithm.inner)
+
+
+def has_own(algorithm: Algorithm, hook: str) -> bool:
+    """Tell whether an algorithm, or one that it wraps, has something to say by a hook that has a default."""
+    while isinstance(algorithm, Wrapper) and getattr(type(algorithm), hook) is getattr(Wrapper, hook):
+        algorithm = algorithm.inner
+    return getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
 
 
 def client_side(algorithm: Algorithm) -> Algorithm:

@@ -79,7 +79,7 @@
   all(".legend button").forEach((button) => button.addEventListener("click", () => {
     const pressed = button.getAttribute("aria-pressed") !== "true";
     all(".legend button").forEach((other) => other.setAttribute("aria-pressed", String(pressed && other === button)));
-    all("g.series").forEach((group) => {
+    all("g.series[data-run]").forEach((group) => {
       group.classList.toggle("back", pressed && group.dataset.run !== button.dataset.run);
     });
   }));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -10,7 +11,18 @@ from importlib.resources import files
 
 from hansa.results.privacy import privacy_text
 from hansa.results.reader import Headline, Record, Row, Run, facts_in, labels, phases, total
-from hansa.results.report import classes, clients, counts, curves, distribution, forgetting, groups, tables, timeline
+from hansa.results.report import (
+    classes,
+    clients,
+    counts,
+    curves,
+    distribution,
+    exhibits,
+    forgetting,
+    groups,
+    tables,
+    timeline,
+)
 from hansa.results.report import phases as changes
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.markup import Child, Markup, element
@@ -33,6 +45,7 @@ def page(runs: Sequence[Run]) -> str:
         _counts(runs, names),
         _costs(runs, names),
         _clients(runs, names),
+        _exhibits(runs, names),
         _superclients(runs, names),
         _forgetting(runs, names),
         *_data(runs, names),
@@ -199,6 +212,19 @@ def _extracted(runs: Sequence[Run]) -> bool:
     return any(run.summary.get("features") for run in runs)
 
 
+def _extractors(runs: Sequence[Run]) -> str:
+    """Tell which columns of the features came from which extractor, where runs recorded it."""
+    spans = dict.fromkeys(tuple(map(tuple, run.data.get("task", {}).get("spans", ()))) for run in runs)
+    told = [_columns(one) for one in spans if one]
+    return f": {'; or '.join(told)}" if told else ""
+
+
+def _columns(spans: Sequence[tuple[str, int]]) -> str:
+    ends = itertools.accumulate(width for _, width in spans)
+    places = (f"{name} in columns {end - width + 1} to {end}" for (name, width), end in zip(spans, ends, strict=True))
+    return ", ".join(places)
+
+
 def _switch(name: str, options: Sequence[tuple[str, str]]) -> Markup | None:
     if len(options) < 2:
         return None
@@ -264,7 +290,7 @@ def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     sent = tables.exchanges(runs, names)
     messages = element("h3", "Messages") if sent else None
     lead = "Shades are phases in their order, the strongest first. " if _phased(runs) else ""
-    lead += "Grey is the extraction of frozen features." if _extracted(runs) else ""
+    lead += f"Grey is the extraction of frozen features{_extractors(runs)}." if _extracted(runs) else ""
     return _section("Cost by phase", lead, drawn, messages, sent, note, each)
 
 
@@ -279,6 +305,11 @@ def _clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     return _section(
         "How the clients fare", lead, element("div", clients.section(found, len(runs) > 1), class_="panels")
     )
+
+
+def _exhibits(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    lead = "Tables that the algorithm of a phase adds to the metrics; of pictures the first evaluation and the last."
+    return _panels("What the algorithms show", lead, exhibits.section(runs, names))
 
 
 def _superclients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:

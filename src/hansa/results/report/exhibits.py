@@ -1,0 +1,157 @@
+"""Exhibits: the tables that an algorithm shows beside the metrics, drawn as it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hansa.metrics.exhibits import Exhibit, exhibit_from_table
+from hansa.results.exhibits import ROUNDS
+from hansa.results.reader import Run
+from hansa.results.report.format import significant
+from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure
+from hansa.results.report.markup import Markup, element, join, number
+from hansa.results.report.scale import Scale, linear_scale
+from hansa.results.report.tables import swatch
+
+MOST_LINES, MOST_POINTS, MOST_ROWS, MOST_COLUMNS = 12, 2000, 60, 30
+Place = tuple[float, float, str]  # across, up, and what is told there
+
+
+def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
+    """Draw a card per run, phase and exhibit; all that they hold is in `exhibits.json`."""
+    drawn = [
+        _card(f"{label}: {phase['phase_name']}" if len(runs) > 1 else str(phase["phase_name"]), table)
+        for run, label in zip(runs, labels, strict=True)
+        for phase in run.exhibits.get("phases", ())
+        for table in phase["exhibits"]
+    ]
+    return join(drawn) if drawn else None
+
+
+def _card(whose: str, table: dict[str, Any]) -> Markup:
+    if table["kind"] == "curve":
+        return _curve(f"{whose}, {table['title']}", table)
+    shown, title = exhibit_from_table(table), f"{whose}, {table['title']}, round {table[ROUNDS]}"
+    return _scatter(title, shown) if shown.kind == "scatter" else _heat_map(title, shown)
+
+
+def _curve(title: str, table: dict[str, Any]) -> Markup:
+    """Draw a line for every column, over the rounds that were evaluated."""
+    rounds, lines = table[ROUNDS], dict(list(table["columns"].items())[:MOST_LINES])
+    told = {
+        name: [(at, value) for at, value in zip(rounds, values, strict=True) if value is not None]
+        for name, values in lines.items()
+    }
+    told = {name: found for name, found in told.items() if found}
+    more = _more(len(lines), len(table["columns"]), "lines")
+    if not told:
+        return figure(title, note=f"No number of it is finite. {more}")
+    x = linear_scale([at for found in told.values() for at, _ in found], LEFT, RIGHT, floor=min(rounds))
+    y = linear_scale([value for found in told.values() for _, value in found], BOTTOM, TOP + 4)
+    whole = Ticks([value for value in x.ticks(6) if value == round(value)], lambda value: f"{value:,.0f}")
+    places = {
+        name: [(x(at), y(value), f"{significant(value)} · round {at}") for at, value in found]
+        for name, found in told.items()
+    }
+    ends = " ".join(f"{name} ends at {significant(found[-1][1])}." for name, found in told.items())
+    picture = chart(
+        axes(x, y, whole, _ticks(y), "rounds"),
+        *(_series(place, name, found, _path(found, found[-1])) for place, (name, found) in enumerate(places.items())),
+        label=f"{title} over rounds. {ends}",
+        kind="chart curves",
+    )
+    return figure(
+        title, picture, _legend(told) if len(told) > 1 else None, note=f"{table.get('note', '')} {more}".strip()
+    )
+
+
+def _path(found: Sequence[Place], end: Place) -> list[Markup]:
+    d = "M" + "L".join(f"{number(x)} {number(y)}" for x, y, _ in found)
+    return [element("path", d=d, class_="line"), element("circle", cx=end[0], cy=end[1], r=4.0, class_="end")]
+
+
+def _scatter(title: str, shown: Exhibit) -> Markup:
+    """Draw a dot for every row whose two numbers are known, coloured by group."""
+    (across, xs), (up, ys) = shown.numbers.items()
+    groups = shown.texts.get("group", [""] * len(xs))
+    names = shown.texts.get("name", [""] * len(xs))
+    rows = [row for row in zip(xs, ys, groups, names, strict=True) if row[0] is not None and row[1] is not None]
+    dots = [(float(x or 0), float(y or 0), group, name) for x, y, group, name in rows[:MOST_POINTS]]
+    more = _more(len(dots), len(rows), "points")
+    if not dots:
+        return figure(title, note="No point of it is finite.")
+    x, y = linear_scale([one[0] for one in dots], LEFT, RIGHT), linear_scale([one[1] for one in dots], BOTTOM, TOP)
+    kinds = list(dict.fromkeys(one[2] for one in dots))
+    places = {
+        kind: [(x(one[0]), y(one[1]), _tip(one[3], one[0], one[1])) for one in dots if one[2] == kind] for kind in kinds
+    }
+    picture = chart(
+        axes(x, y, _ticks(x), _ticks(y), across),
+        *(
+            _series(place, kind, found, _dots(found, hollow=place >= 8))
+            for place, (kind, found) in enumerate(places.items())
+        ),
+        label=f"{title}. {len(dots)} points, {across} across and {up} up{_grouped(kinds)}.",
+        kind="chart curves",
+    )
+    note = f"{shown.note} {up} upwards. {more}".strip()
+    return figure(title, picture, _legend(kinds) if len(kinds) > 1 else None, note=note)
+
+
+def _tip(name: str, x: float, y: float) -> str:
+    return f"{name + ' · ' if name else ''}{significant(x)}, {significant(y)}"
+
+
+def _grouped(kinds: Sequence[str]) -> str:
+    return f", in {len(kinds)} groups: {', '.join(kinds)}" if len(kinds) > 1 else ""
+
+
+def _dots(found: Sequence[Place], *, hollow: bool) -> list[Markup]:
+    return [element("circle", cx=x, cy=y, r=4.0, class_="begins" if hollow else "end") for x, y, _ in found]
+
+
+def _series(place: int, name: str, found: Sequence[Place], marks: Sequence[Markup]) -> Markup:
+    """Return marks of one colour with what pointing near them tells; they are no run's, so no run's name dims them."""
+    tips = "|".join(f"{number(x)} {number(y)} {tip.replace('|', '/')}" for x, y, tip in found)
+    again = " again" if place >= 8 else ""
+    return element("g", *marks, class_=f"series c{place % 8}{again}", data_name=name or None, data_points=tips)
+
+
+def _ticks(scale: Scale) -> Ticks:
+    return Ticks(scale.ticks(5), lambda value: significant(value, 4))
+
+
+def _legend(names: Sequence[str] | dict[str, Any]) -> Markup:
+    return element("p", *(element("span", swatch(place), name) for place, name in enumerate(names)), class_="note keys")
+
+
+def _more(drawn: int, there: int, what: str) -> str:
+    return f"The first {drawn} of {there} {what}; all are in exhibits.json." if drawn < there else ""
+
+
+def _heat_map(title: str, shown: Exhibit) -> Markup:
+    """Show the numbers over a shade that grows from the least to the largest of the table."""
+    ((corner, names),), columns = shown.texts.items(), dict(list(shown.numbers.items())[:MOST_COLUMNS])
+    cells = list(zip(*(values[:MOST_ROWS] for values in columns.values()), strict=True))
+    known = [value for row in cells for value in row if value is not None]
+    low, span = (min(known), max(known) - min(known) or 1.0) if known else (0.0, 1.0)
+    rows = [
+        element("tr", element("th", name, scope="row"), *(_cell(value, low, span) for value in row))
+        for name, row in zip(names, cells, strict=False)
+    ]
+    head = element("thead", element("tr", *(element("th", text, scope="col") for text in (corner, *columns))))
+    whole = element("table", head, element("tbody", *rows), class_="counts")
+    scroll = element("div", whole, class_="scroll", tabindex="0", role="group", aria_label=title)
+    more = [_more(len(cells), len(names), "rows"), _more(len(columns), len(shown.numbers), "columns")]
+    return figure(
+        title,
+        scroll,
+        note=" ".join(part for part in (shown.note, "The stronger a shade, the larger the number.", *more) if part),
+    )
+
+
+def _cell(value: float | None, low: float, span: float) -> Markup:
+    if value is None:
+        return element("td", "–")
+    return element("td", significant(value), style=f"--share:{100 * (value - low) / span:.0f}%")

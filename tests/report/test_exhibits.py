@@ -1,0 +1,224 @@
+"""Exhibits: what an algorithm shows reaches the run folder on every engine, survives a stop, and is drawn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from own_exhibits import Latent, Uneven, class_means, only
+from run_folders import write_run
+
+import hansa
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.personal import Personal
+from hansa.algorithms.private import Private
+from hansa.algorithms.wima import Wima
+from hansa.contract import Algorithm
+from hansa.data.partitions.label import Dirichlet, Iid
+from hansa.data.sources.digits import Digits
+from hansa.data.split import TestSplit
+from hansa.engines.processes import Processes
+from hansa.engines.serial import Serial
+from hansa.errors import HansaError
+from hansa.features.module import FrozenModule
+from hansa.metrics.exhibits import Exhibit, packed, principal_plane, unpacked
+from hansa.models.dense import MLP
+from hansa.plan.schema import DataPlan, PhasePlan, Plan
+from hansa.results.reader import Run
+from hansa.results.report import build
+from hansa.training.local import LocalTraining
+
+ROUNDS = 3
+ENGINES = {"serial": Serial(), "processes": Processes(workers=1)}
+FEATURES = tuple(FrozenModule("torch.nn:Linear", {"in_features": 64, "out_features": width}) for width in (3, 5))
+
+
+def plan_of(algorithm: Algorithm | None = None, **changes: Any) -> Plan:
+    latent = Latent(Personal(FedAvg(LocalTraining(lr=0.1, epochs=1, batch_size=32))))
+    data = DataPlan(Digits(), Iid(3), TestSplit("local", train_per_class=9), features=FEATURES)
+    plan = Plan(data, (PhasePlan(algorithm or latent, ROUNDS, "latent", temperature=1.0),), MLP((4,)), name="shown")
+    return replace(plan, **changes)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return hansa.run(plan_of(), out=tmp_path_factory.mktemp("exhibits") / "run")
+
+
+def test_the_folder_keeps_curves_of_all_rounds_and_pictures_of_the_first_and_the_last(run: Run) -> None:
+    (phase,) = run.exhibits["phases"]
+    told = [(one["title"], one["kind"], one["round"]) for one in phase["exhibits"]]
+    assert phase["phase_name"] == "latent" and told == [
+        ("distance to the class means", "curve", [1, 2, 3]),
+        ("class means", "scatter", 1),
+        ("class means", "scatter", 3),
+        ("what each backbone adds", "heat map", 1),
+        ("what each backbone adds", "heat map", 3),
+    ]
+    spread = phase["exhibits"][0]["columns"]
+    assert list(spread) == run.data["clients"] and all(len(values) == 3 for values in spread.values())
+    first, last = (one["columns"] for one in phase["exhibits"][1:3])
+    assert len(last["PC 1"]) == 30 and last["PC 1"] != first["PC 1"] and set(last["name"]) == set(spread)
+
+
+def test_what_is_shown_is_what_clients_deploy(run: Run) -> None:
+    """By hand from the saved models, in NumPy's float64."""
+    from hansa.plan.assemble import assemble
+
+    clients = assemble(plan_of()).experiment.federation.clients
+    shown = run.exhibits["phases"][0]["exhibits"]
+    columns, found = {"first": slice(0, 3), "second": slice(3, 8)}, []
+    for name, client in clients.items():
+        model = hansa.load_model(run, name, trust=True)
+        weight, bias = (model.weights[f"features.1.{key}"].double() for key in ("weight", "bias"))
+
+        def latent(x: torch.Tensor, weight: torch.Tensor = weight, bias: torch.Tensor = bias) -> torch.Tensor:
+            return (x.double() @ weight.T + bias).clamp(min=0)
+
+        x, y = client.train.x, client.train.y
+        means = class_means(latent(x), y, 10)
+        spread = float(((latent(x) - means[y]) ** 2).sum(1).mean())
+        assert shown[0]["columns"][name][-1] == pytest.approx(spread, rel=1e-4)
+        single = [class_means(latent(only(x, span)), y, 10) for span in columns.values()]
+        found.append(torch.stack([torch.cosine_similarity(means, one, dim=1) for one in single], dim=1))
+    by_hand = torch.stack(found).nanmean(0)
+    names = [name for name, _ in run.data["task"]["spans"]]
+    heat = np.stack([shown[-1]["columns"][name] for name in names], axis=1)
+    np.testing.assert_allclose(heat, by_hand, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_show_the_same_and_count_what_was_told(run: Run, tmp_path: Path, engine: str) -> None:
+    other = hansa.run(plan_of(engine=ENGINES[engine]), out=tmp_path / "run")
+    ours, theirs = (json.dumps(one.exhibits, sort_keys=True) for one in (run, other))
+    same = [np.asarray(_numbers(json.loads(text))) for text in (ours, theirs)]
+    np.testing.assert_allclose(*same, atol=2e-4)
+    quiet = hansa.run(plan_of(Personal(FedAvg(LocalTraining(lr=0.1, batch_size=32)))), out=tmp_path / "quiet")
+    assert quiet.exhibits == {} and not (quiet.path / "exhibits.json").exists()
+    observed = 3 * 4 * (10 * 4 + 1 + 10 * 2)  # three clients, float32
+    for ours_, silent in zip(run.rounds, quiet.rounds, strict=True):
+        assert ours_["bytes_evaluate"] - silent["bytes_evaluate"] == observed
+        assert ours_["metrics"] == silent["metrics"]
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [one for key in value for one in _numbers(value[key])]
+    if isinstance(value, list):
+        return [one for part in value for one in _numbers(part)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+def test_a_resumed_run_shows_the_same(run: Run, tmp_path: Path) -> None:
+    import signal
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    half = hansa.run(plan_of(), out=tmp_path / "run", watchers=[stop])
+    assert half.status == "interrupted" and half.exhibits["phases"][0]["exhibits"][0]["round"] == [1, 2]
+    assert hansa.resume(tmp_path / "run", trust=True).exhibits == run.exhibits
+
+
+def test_the_report_draws_them(run: Run, tmp_path: Path) -> None:
+    page = build([run.path], tmp_path / "report.html").read_text()
+    assert "What the algorithms show" in page and page.count("latent, class means, round") >= 2
+    assert page.count('class="end"') > 2 * 30 and "30 points, PC 1 across and PC 2 up, in 10 groups" in page
+    assert page.count('class="begins"') >= 2 * 3 * 2  # of classes 8 and 9, whose colours come a second time
+    assert (
+        "latent, what each backbone adds, round 3" in page
+        and "Cosine similarity. The stronger a shade" in page
+        and "(out_features 5)" in page
+    )
+    assert f"{run.data['clients'][0]} ends at" in page
+    two = build([run.path, run.path], tmp_path / "two.html").read_text()
+    assert "shown, 2: latent, class means, round 3" in two
+
+
+def test_long_tables_are_cut_and_odd_numbers_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = {f"line {k}": [float(k), None] for k in range(20)}
+    many = {f"column {k}": [float(k + row) for row in range(100)] for k in range(40)}
+    shown: list[dict[str, Any]] = [
+        {"title": "lines", "kind": "curve", "columns": lines, "note": "", "round": [1, 2]},
+        {"title": "nothing", "kind": "curve", "columns": {"a": [None]}, "note": "", "round": [1]},
+        {**Exhibit("<b>", "heat map", {"row": [str(k) for k in range(100)], **many}).table(), "round": 1},
+        {**Exhibit("dots", "scatter", {"x": list(range(3000)), "y": [1.0] * 3000}).table(), "round": 1},
+        {**Exhibit("gone", "scatter", {"x": [float("nan")], "y": [1.0]}).table(), "round": 1},
+        {**Exhibit("flat", "heat map", {"row": ["a"], "b": [float("inf")]}).table(), "round": 1},
+    ]
+    told = {"phases": [{"phase": 0, "phase_name": "p", "exhibits": shown}]}
+    (folder / "exhibits.json").write_text(json.dumps(told))
+    page = build([folder], tmp_path / "report.html").read_text()
+    for sentence in ("The first 12 of 20 lines", "The first 60 of 100 rows", "The first 30 of 40 columns"):
+        assert f"{sentence}; all are in exhibits.json." in page
+    assert "The first 2000 of 3000 points" in page and "No number of it is finite." in page
+    assert "No point of it is finite." in page and "<b>" not in page and "&lt;b&gt;" in page
+    del shown[3]["columns"]["x"]
+    (folder / "exhibits.json").write_text(json.dumps(told))
+    with pytest.raises(HansaError, match="'dots' is a scatter, which has two columns of numbers"):
+        build([folder], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "says"),
+    [
+        ("pie", {"a": [1.0]}, "must be one of curve, scatter, heat map. Got 'pie'"),
+        ("curve", {}, "must have columns of one length, and at least a row"),
+        ("curve", {"a": [1.0], "b": [1.0, 2.0]}, "must have columns of one length"),
+        ("curve", {"a": [1.0, 2.0]}, "is a curve, which has one row of numbers"),
+        ("curve", {"a": ["text"]}, "is a curve, which has one row of numbers"),
+        ("scatter", {"a": [1.0], "b": [1.0], "c": ["x"]}, "of text only 'group' and 'name'"),
+        ("scatter", {"a": [1.0]}, "is a scatter, which has two columns of numbers"),
+        ("heat map", {"a": [1.0]}, "is a heat map, which has one column of text"),
+        ("heat map", {"a": ["x", 1.0], "b": [1.0, 2.0]}, "mixes text and numbers in a column"),
+    ],
+)
+def test_bad_exhibits_are_refused(kind: Any, columns: dict[str, Any], says: str) -> None:
+    with pytest.raises(HansaError, match=says.replace("(", r"\(")):
+        Exhibit("it", kind, columns)
+
+
+def test_exhibits_survive_the_store_and_have_titles_of_their_own() -> None:
+    shown = Exhibit("ä", "heat map", {"row": ["x", "y"], "b": [1.5, float("nan")]}, "note")
+    (again,) = unpacked(packed([shown]))
+    assert again.numbers == {"b": [1.5, None]} and again.texts == {"row": ["x", "y"]} and again.note == "note"
+    with pytest.raises(HansaError, match="Two exhibits of one phase have the title 'ä'"):
+        packed([shown, shown])
+
+
+def test_the_principal_plane_is_that_of_the_covariance() -> None:
+    points = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.tensor([5.0, 3, 1, 1, 1, 1])
+    plane = principal_plane(points)
+    values, vectors = np.linalg.eigh(np.cov(points.double().numpy().T, bias=True))
+    np.testing.assert_allclose(plane.var(0, unbiased=False), values[[-1, -2]], rtol=1e-9)
+    along = (points.double() - points.double().mean(0)).numpy() @ vectors[:, -1]
+    np.testing.assert_allclose(np.abs(plane[:, 0].numpy()), np.abs(along), rtol=1e-9)
+    assert torch.equal(principal_plane(points), plane) and torch.allclose(principal_plane(points + 3), plane, atol=1e-5)
+    assert principal_plane(torch.ones(1, 3)).tolist() == [[0.0, 0.0]]
+    assert principal_plane(torch.tensor([[1.0], [3.0]])).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+
+
+def test_clients_must_tell_leaves_of_one_shape(tmp_path: Path) -> None:
+    data = DataPlan(Digits(), Dirichlet(3, alpha=0.5), TestSplit("local"))
+    with pytest.raises(HansaError, match="the same leaves and shapes for all of them, and does not: fill up"):
+        hansa.run(plan_of(Uneven(), data=data), out=tmp_path / "run")
+
+
+def test_wrappers_of_the_server_show_the_models_they_deploy_and_private_ones_tell_nothing() -> None:
+    class Spy(Latent):
+        def exhibits(self, task: Any, server: Any, observed: Any) -> Any:
+            return server
+
+    task = hansa.Task(MLP((4,)), (8,), 2)
+    wima = Wima(Spy(FedAvg()), window=2)
+    server = wima.server_init(task)
+    assert wima.exhibits(task, server, {}).keys() == FedAvg().server_init(task).keys()
+    data = hansa.ClientData(torch.zeros(2, 8), torch.tensor([0, 1]))
+    assert Private(Latent(FedAvg()), noise="simulated").observe(task, task.params(), data) == {}
