@@ -87,6 +87,8 @@ def extract_features(
     """Replace every sample of a data set by its frozen features; `progress(done, total)` follows it."""
     require(batch_size >= 1, f"The batch size of an extraction must be at least 1. Got {batch_size}.")
     require(data.rule is None, "A table has no features before it is scaled; extract them in a plan, by data.features.")
+    says = "The source scales pictures for a model, and an extractor reads them as they are"
+    require(not data.standardise, f"{says}: leave out 'scale', or data.features.")
     began = time.perf_counter()
     parts = [data.train] if data.test is None else [data.train, data.test]
     work = _Work(extractor, batch_size, sum(map(len, parts)), progress)
@@ -96,7 +98,7 @@ def extract_features(
     ]
     found = [Samples(_collect(shelf, part.x, work), part.y) for shelf, part in zip(shelves, parts, strict=True)]
     return Extracted(
-        data=replace(data, train=found[0], test=found[1] if len(found) > 1 else None),
+        data=replace(data, train=found[0], test=found[1] if len(found) > 1 else None, characters=""),
         width=found[0].x.shape[1],
         flops_per_sample=_flops(shelves[0], data.train.x, work),
         cached=work.cached,
