@@ -345,6 +345,13 @@ MUTANTS = (
         "tests/cli/test_ownership.py -k many",
     ),
     Mutant(
+        "the clients of a chain all start from its first message",
+        "engines/chained.py",
+        "lanes[number].down | algorithm.upload(model)",
+        "lanes[number].down",
+        "tests/engines/test_abreast.py",
+    ),
+    Mutant(
         "pictures are standardised by validation samples too",
         "data/federation.py",
         "fit_pixels(data.train, division.trained())",
