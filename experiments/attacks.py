@@ -21,7 +21,7 @@ from common import DATA, RESULTS, RUNS, headline, made_by, run, spread, table
 import hansa
 from hansa.attacks.eavesdrop import Eavesdrop, overheard
 from hansa.attacks.frechet import frechet_distance
-from hansa.attacks.gan_recovery import GanRecovery
+from hansa.attacks.gan_recovery import GanRecovery, note_recovery
 from hansa.data.federation import Federation
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table
@@ -74,6 +74,7 @@ RECOVERED = {
     "data": {"source": "digits", "partition": {"name": "classes", "clients": 100, "classes": 1}},
 }
 EXTRACTOR = LocalTraining(lr=0.1, epochs=30, batch_size=32)
+FEATURES = "an MLP that was trained on all digits, not of Inception"
 JUDGED = 500  # images that a distance is taken of
 QUARTERS = 4
 
@@ -107,13 +108,24 @@ def plan(setting: Mapping[str, Any], method: str, attacked: Mapping[str, Any] | 
     return {"data": setting["data"], "model": setting["model"], "phases": [phase]}
 
 
-def flipped(name: str, method: str, shares: tuple[float, float] | None, criterion: str = "fixed") -> list[float]:
-    """Return the mean accuracy on the common test set over the last rounds, seed by seed."""
+Shares = tuple[float, float] | None  # L_S and L; None where nobody attacks
+
+
+def cell(name: str, method: str, shares: Shares, criterion: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the plan of a cell's runs."""
     setting = SETTINGS[name]
     told = "clean" if shares is None else f"{shares[0]:g}-{shares[1]:g}-{criterion}"
-    named = f"attacks-{name}-{method}-{told}".replace(", ", "-")
     made = plan(setting, method, None if shares is None else attack(setting, shares, criterion))
-    return [last_rounds(run(named, made, seed)) for seed in setting["seeds"]]
+    return f"attacks-{name}-{method}-{told}".replace(", ", "-"), made
+
+
+def rows(name: str) -> dict[str, tuple[Shares, str]]:
+    """Return the rows of a data set's table."""
+    setting = SETTINGS[name]
+    found: dict[str, tuple[Shares, str]] = {CLEAN: (None, "fixed")}
+    for criterion in setting["criteria"]:
+        found |= {f"L_S = {one[0]:g}, L = {one[1]:g}, {criterion}": (one, criterion) for one in setting["shares"]}
+    return found
 
 
 def last_rounds(done: Run) -> float:
@@ -123,13 +135,13 @@ def last_rounds(done: Run) -> float:
 
 
 def flipping(name: str) -> dict[str, dict[str, list[float]]]:
-    """Return all cells of a data set's table: by row and method, seed by seed."""
-    setting = SETTINGS[name]
-    found = {CLEAN: {method: flipped(name, method, None) for method in setting["methods"]}}
-    for criterion in setting["criteria"]:
-        for shares in setting["shares"]:
-            row = f"L_S = {shares[0]:g}, L = {shares[1]:g}, {criterion}"
-            found[row] = {method: flipped(name, method, shares, criterion) for method in setting["methods"]}
+    """Return the mean accuracy over the last rounds, by row and method, seed by seed."""
+    setting, found = SETTINGS[name], {}
+    for row, (shares, criterion) in rows(name).items():
+        cells = {method: cell(name, method, shares, criterion) for method in setting["methods"]}
+        found[row] = {
+            method: [last_rounds(run(*made, seed)) for seed in setting["seeds"]] for method, made in cells.items()
+        }
     return found
 
 
@@ -207,6 +219,8 @@ def recovered(method: str, seed: int, rounds: int) -> dict[str, Any]:
         right = task.forward(task.params() | pick("model", down), test.x).argmax(1) == test.y
         distance = judge.distance(RECOVERY.images(task, state, JUDGED, seed))
         found.append({"round": number, "distance": distance, "accuracy": float(right.float().mean())})
+    visits = [(one["round"], one["distance"]) for one in found]
+    note_recovery(done.path, attacker_of(federation), RECOVERY.target, visits, FEATURES)
     told = {"floor": judge.floor(), "own": judge.distance(data.x), "before": first, "accuracy": headline(done)}
     return {**told, "visits": found}
 

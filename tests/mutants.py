@@ -345,6 +345,20 @@ MUTANTS = (
         "tests/cli/test_ownership.py -k many",
     ),
     Mutant(
+        "the clients of a chain all start from its first message",
+        "engines/chained.py",
+        "lanes[number].down | algorithm.upload(model)",
+        "lanes[number].down",
+        "tests/engines/test_abreast.py",
+    ),
+    Mutant(
+        "pictures are standardised by validation samples too",
+        "data/federation.py",
+        "fit_pixels(data.train, division.trained())",
+        "fit_pixels(data.train, np.arange(len(data.train)))",
+        "tests/data/test_pixel_scale.py",
+    ),
+    Mutant(
         "table scaling looks at test rows",
         "data/federation.py",
         "data.rule.fit(data.train.x[division.trained()])",

@@ -29,7 +29,8 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("attacks", "backbones", "common", "fed3r", "personalisation", "privacy", "robust"):
+    fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
+    for name in ("attacks", "backbones", "common", "fed3r", *fedseq, "personalisation", "privacy", "robust"):
         sys.modules.pop(name, None)
 
 
@@ -174,3 +175,61 @@ def test_a_backbone_is_made_once_and_read_by_a_plan(experiment, tmp_path: Path, 
     assert np.abs(darker / deviation)[:128].mean() > 1  # what it was trained to tell apart
     with pytest.raises(hansa.HansaError, match=r"make it with 'python experiments/backbones\.py'"):
         backbones.backbone(str(tmp_path / "none.safetensors"))
+
+
+def test_every_run_of_superclients_is_a_plan_at_equal_client_updates(experiment) -> None:
+    page = experiment("fedseq_runs")
+    jobs = [job for part in page.PARTS.values() for job in part()]
+    plans = {job.name: job for job in jobs}
+    for job in plans.values():
+        check_phases(plan_from_table(json.loads(json.dumps(job.plan)), job.name, page.RUNS))
+    assert (
+        len({(job.name, job.seed) for job in jobs}) == 3 * (8 * 5 + 3) + 3 * 4 + 3 * 9 + 6
+    )  # none twice but by a name
+    assert all(job.after in plans for job in jobs if job.after)
+    for setting in page.SETTINGS.values():
+        assert {setting.orchestration(method)["fraction"] for method in page.METHODS} == {setting.fraction}
+        assert setting.clients % setting.superclients == 0
+
+
+def test_the_page_of_superclients_tells_its_budget_and_what_is_missing(experiment, tmp_path: Path, monkeypatch) -> None:
+    runs, page, common = experiment("fedseq_runs"), experiment("fedseq_page"), experiment("common")
+    for module in (page, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    data = {"source": "digits", "partition": {"name": "classes", "clients": 20, "classes": 1}}
+    local = {"lr": 0.1, "batch_size": 16}
+    setting = runs.Setting("tiny", "Digits", data, "linear", local, 20, 4, 2, 4, 2, 2, 2, "Told.")
+    found = page.setting_part(setting)
+    assert found == ("", {})
+    for method in ("FedAvg", "FedAsyncSeq", runs.CENTRAL):
+        common.run(setting.run(method), setting.plan(method), 0)
+    text, numbers = page.setting_part(setting)
+    done = {name: hansa.Run.open(tmp_path / f"{setting.run(name)}-seed0") for name in ("FedAvg", runs.CENTRAL)}
+    last = done["FedAvg"].rounds[-1]
+    assert numbers["FedAvg"]["accuracy"] == [
+        last["metrics"]["test_accuracy"]
+    ]  # rounds 3 and 4, of which 4 is evaluated
+    assert numbers["central"] == done[runs.CENTRAL].rounds[-1]["metrics"]["test_accuracy"]
+    assert (
+        "4 rounds of\n10 client updates" in text and "Not run for this page: FedProx, SCAFFOLD, FedDyn, FedSeq" in text
+    )
+    assert sum(one["clients"] for one in done["FedAvg"].rounds) == 4 * 10
+    row = next(line for line in text.splitlines() if line.startswith("| FedAvg |"))
+    assert row.split("|")[2].strip() == common.spread([last["metrics"]["test_accuracy"]]) and row.endswith("| 1 |")
+    curve = [(1, 0.2, 10.0), (2, 0.5, 20.0), (3, 0.4, 30.0)]
+    assert page.first(curve, 0.45) == (2.0, 20.0) and page.first(curve, 0.6) == (float("inf"), float("inf"))
+    assert page.final(curve, 2) == pytest.approx(0.45) and page.middle([1.0, float("inf"), float("inf")]) == "–"
+
+
+def test_superclients_of_all_classes_are_closest_to_the_mix_of_all(experiment, tmp_path: Path, monkeypatch) -> None:
+    """A hundred clients of one digit each in pairs: by their labels, which an oracle tells, both differ."""
+    runs, page, common = experiment("fedseq_runs"), experiment("fedseq_page"), experiment("common")
+    for module in (page, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    data = {"source": "digits", "partition": {"name": "classes", "clients": 100, "classes": 1}}
+    plan = {"data": data, "phases": [{"algorithm": {"name": "describe", "estimator": "labels"}}]}
+    done = common.run(runs.described("labels"), plan, 0)
+    rows = page.group_rows()
+    found = {(row[0], row[1]): float(row[3].split()[0]) for row in rows}
+    assert found["labels", "greedy"] < found["–", "random"] and all(row[4] == "–" and row[5] == 1 for row in rows)
+    assert page.descriptions(done).shape == (100, 10) and page.descriptions(done).sum(axis=1) == pytest.approx(1.0)

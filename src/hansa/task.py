@@ -21,6 +21,8 @@ from hansa.io.trust import NOBODY, Trust
 from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
 
+PixelScale = tuple[tuple[float, float], ...]  # the mean and deviation of every colour channel in [0, 1]
+
 
 class Model(Hashable, Protocol):
     """A piece that builds a network of two children, `features` and `head`; forward is `head(features(x))`."""
@@ -123,6 +125,8 @@ class Task:
     cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
     spans: tuple[tuple[str, int], ...] = ()  # of frozen features: every extractor's name and its number of columns
+    pixels: PixelScale = ()  # what standardised the inputs, where these are pictures that a source was told to scale
+    characters: str = ""  # that token ids stand for, in their order; empty where they stand for none
     public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
 
     @property
@@ -253,13 +257,16 @@ def _largest(value: object) -> int:
 
 LARGE = 4096  # a layer of so many inputs and outputs takes 64 MB
 OBJECTS = ("model", "start", "labels", "public")  # what of a task is no plain setting
+OF_INPUTS = ("input_shape", "spans", "pixels", "characters")  # what its inputs are like, as far as there is anything
 
 
 def task_to_table(task: Task) -> dict[str, Any]:
     """Return a task as JSON: its model and settings; leaves and a client's own classes travel beside it."""
-    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in OBJECTS}
-    lists = {"input_shape": list(task.input_shape), "spans": [list(span) for span in task.spans]}  # as JSON reads back
-    return {"model": piece_to_table("model", task.model), **plain, **lists}
+    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in (*OBJECTS, *OF_INPUTS)}
+    pixels, characters = [list(channel) for channel in task.pixels], task.characters
+    spans = [list(span) for span in task.spans]  # as JSON reads back
+    inputs = {"input_shape": list(task.input_shape), "spans": spans, "pixels": pixels, "characters": characters}
+    return {"model": piece_to_table("model", task.model), **plain, **{k: one for k, one in inputs.items() if one}}
 
 
 def task_from_table(
@@ -279,5 +286,8 @@ def task_from_table(
     require(good, f"The 'input_shape' and 'outputs' of a task must be whole numbers ≥ 1. {got}")
     shape = "×".join(map(str, task.input_shape))
     require(math.prod(task.input_shape) <= LARGEST, f"An 'input_shape' of {shape} cannot be: no sample is so large.")
+    known = all(math.isfinite(mean) and 0 < deviation < math.inf for mean, deviation in task.pixels)
+    fits = known and len(task.pixels) in (0, task.input_shape[0])
+    require(fits, f"The 'pixels' of a task are a mean and a deviation > 0 for every channel. Got {task.pixels}.")
     require(task.temperature > 0, f"The 'temperature' of a task must be a number > 0. Got {task.temperature}.")
     return replace(task, start=start or {}, labels=labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from engine_cases import assert_same, distance, federation, local_tests, paths_of, ran, task_of
@@ -14,8 +14,10 @@ from hansa.algorithms.fedprox import FedProx
 from hansa.algorithms.local import Local
 from hansa.algorithms.personal import Personal
 from hansa.contract import Algorithm
+from hansa.data.clients import IndexedClients
+from hansa.data.dataset import Samples
 from hansa.data.federation import Federation, federation_from_clients
-from hansa.engines import client_blocks
+from hansa.engines import client_blocks, vectorised
 from hansa.engines.lanes import visits_before
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
@@ -95,6 +97,29 @@ def test_chains_equal_serial(algorithm: Algorithm, model: Model) -> None:
     together = ran(algorithm, Vectorised(), data=data, model=model, orchestration=Chains(2), journal=journal)
     assert_same(alone, together, ROUNDING)
     assert "serial" not in paths_of(journal)
+
+
+def test_chains_of_clients_that_differ_in_samples_alone_need_no_single_visit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of three lengths whose clients all train stacked: nothing is made of what a client would have sent."""
+    plan, big = listed(("c8", "c4", "c7"), ("c6", "c5"), ("c3",)), MLP((10,))
+    expected = {name: ran(one, Serial(), model=big, orchestration=plan) for name, one in list(ALGORITHMS.items())[:3]}
+    monkeypatch.setattr(vectorised, "carry_out", lambda *_: pytest.fail("a visit by itself"))
+    for name, alone in expected.items():
+        together = ran(ALGORITHMS[name], Vectorised(path="stacked"), model=big, orchestration=plan)
+        assert_same(alone, together, ROUNDING)
+
+
+def test_of_chains_that_share_arrays_a_client_that_diverges_is_left_out_by_name() -> None:
+    data, plan, journal = federation(), listed(("c8", "c4", "c7"), ("c6", "c5")), ListJournal()
+    held = data.clients
+    assert isinstance(held, IndexedClients)
+    x = held.samples.x.copy()
+    x[held.index["c4"]] = 1e30
+    broken = replace(data, clients=replace(held, samples=Samples(x, held.samples.y)))
+    together = ran(FedAvg(LOCAL), Vectorised(), data=broken, orchestration=plan, journal=journal)
+    without = ran(FedAvg(LOCAL), Serial(), orchestration=listed(("c8", "c7"), ("c6", "c5")))
+    assert distance(without.server, together.server) < 1e-5
+    assert all(record["failed"].keys() == {"c4"} and record["clients"] == 4 for record in journal.records)
 
 
 TWICE = listed(("c8", "c4"), ("c4", "c7", "c8"), ("c4",), ("c6",), ("c4", "c4"))

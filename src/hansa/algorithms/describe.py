@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hansa.algorithms.task2vec import Probe, task2vec
+from hansa.algorithms.task2vec import Probe, check_probe, task2vec
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
 from hansa.payload import Role, Update
@@ -79,6 +79,8 @@ class Describe(TrainsLocally):
         if self.estimator == "conf":
             _check_public(task)
         require(self.estimator == "clf" or task.num_classes > 0, "This estimator needs classes.")
+        if self.probe is not None:
+            check_probe(self.probe, task)
         return {}
 
     def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hansa.errors import require
+from hansa.data.pixel_scale import in_unit_range
+from hansa.errors import HansaError, require
 from hansa.io.flops import FlopCount
 from hansa.models.dense import Linear
 from hansa.seeds import generator
@@ -37,15 +38,22 @@ def task2vec(
     The head is fitted on the features of all samples; the information is the mean of `(∂ log p(y|x)/∂w)²` over some of
     them, with y drawn from the fitted head's p(y|x) (eq. 3).
     """
-    network, features = _opened(probe)
-    z = _features(features, data.x)
+    network, extract = _opened(probe)
+
+    def features(x: Tensor) -> Tensor:
+        return extract(_raw(probe, task, x)).flatten(1)
+
+    with torch.no_grad():
+        z = torch.cat([features(part) for part in torch.split(data.x, BATCH)])
+        with FlopCount() as counter:
+            features(data.x[:1])
     head = Task(Linear(), tuple(z.shape[1:]), task.num_classes, seed=task.seed)
     fitted = train(Turn(local, head, head.params()), ClientData(z, data.y), seed)
     rng = generator(seed, "fisher")
     chosen = data.x[torch.randperm(len(data), generator=rng)[:samples]]
-    found = _fisher(network, lambda x: head.forward(fitted.params, features(_raw(x))), chosen, rng)
+    found = _fisher(network, lambda x: head.forward(fitted.params, features(x)), chosen, rng)
     passes = len(data) + 3 * len(chosen)  # a gradient costs about two passes more
-    return found, fitted.flops + passes * _flops(probe, tuple(data.x.shape[1:]), data.x.dtype)
+    return found, fitted.flops + passes * float(counter.total)
 
 
 @functools.lru_cache(maxsize=1)
@@ -56,30 +64,31 @@ def _opened(probe: Probe) -> tuple[torch.nn.Module, Callable[[Array], Tensor]]:
     return probe.network()
 
 
-@functools.lru_cache(maxsize=16)
-def _flops(probe: Probe, shape: tuple[int, ...], dtype: torch.dtype) -> float:
-    """Count the operations of the probe for one sample."""
-    with torch.no_grad(), FlopCount() as counter:
-        _opened(probe)[1](_raw(torch.zeros((1, *shape), dtype=dtype)))
-    return float(counter.total)
+def check_probe(probe: Probe, task: Task) -> None:
+    """Refuse a probe that cannot read what clients hold."""
+    sample = torch.zeros((1, *task.input_shape), dtype=torch.int64 if task.integers else torch.float32)
+    try:
+        with torch.no_grad():
+            _opened(probe)[1](_raw(probe, task, sample))
+    except HansaError as error:
+        raise HansaError(f"The probe of 'task2vec' cannot read the samples that clients hold: {error}") from error
 
 
-def _raw(x: Tensor) -> Array:
-    """Return inputs as an extractor reads them: images in bytes, colours last; anything else as it is."""
+def _raw(probe: Probe, task: Task, x: Tensor) -> Array:
+    """Return inputs as an extractor reads them: images in bytes, colours last; texts; anything else as it is."""
+    if task.characters and getattr(probe, "reads_text", False):
+        return np.asarray(["".join(task.characters[one] for one in row) for row in x.tolist()])
     if x.ndim != 4:
         return np.asarray(x.cpu().numpy())
-    images = (x.cpu() * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    images = (in_unit_range(x.cpu(), task.pixels) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
     return np.asarray(images[..., 0] if images.shape[-1] == 1 else images)
-
-
-def _features(features: Callable[[Array], Tensor], x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return torch.cat([features(_raw(part)).flatten(1) for part in torch.split(x, BATCH)])
 
 
 def _fisher(network: torch.nn.Module, logits: Callable[[Tensor], Tensor], x: Tensor, rng: torch.Generator) -> Tensor:
     """Return the mean squared gradient of log p(y|x), sample by sample, averaged over each filter's weights."""
-    weights = [leaf.requires_grad_() for leaf in network.parameters() if leaf.ndim > 1]
+    words = {id(one.weight) for one in network.modules() if isinstance(one, torch.nn.Embedding)}  # rows are no filters
+    matrices = [leaf for leaf in network.parameters() if leaf.ndim > 1 and id(leaf) not in words]
+    weights = [leaf.requires_grad_() for leaf in matrices]
     total: list[Tensor | None] = [None] * len(weights)
     for sample in torch.split(x, 1):
         chances = logits(sample).log_softmax(1)[0]

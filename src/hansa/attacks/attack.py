@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hansa.data.federation import Client, Federation
 from hansa.orchestrate.planner import Chain, Orchestration
@@ -24,6 +24,10 @@ class Attack(Protocol):
 
     def check(self, federation: Federation) -> None:
         """Refuse a federation that cannot be attacked."""
+        ...
+
+    def told(self, classes: int) -> dict[str, Any]:
+        """Return what the record of a phase tells of it, beside its name and the attackers."""
         ...
 
     def attackers(self, names: Sequence[str], groups: Sequence[Chain], seed: int) -> tuple[str, ...]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from hansa.errors import require
+from hansa.io.files import write_whole
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, nest, pick
@@ -82,6 +86,13 @@ class GanRecovery:
         low, high = state["bounds"].tolist()
         images: Tensor = low + (high - low) * out.sigmoid()
         return images.reshape(count, *shape)
+
+
+def note_recovery(run: Path, attacker: str, target: int, visits: Sequence[tuple[int, float]], features: str) -> None:
+    """Write into a run folder what its report draws: the distance after each visit, and whose `features` it is of."""
+    told = [{"round": number, "distance": distance} for number, distance in visits]
+    note = {"attacker": attacker, "target": target, "features": features, "visits": told}
+    write_whole(run / "recovery.json", json.dumps(note))
 
 
 NETWORKS = ("real", "generator")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -71,6 +71,19 @@ class LabelFlipping:
         says = f"An attack is on simulated clients, and the samples of client '{far}' are elsewhere"
         require(far is None, f"{says}: leave 'attack' out, or run it on a federation whose samples are here.")
 
+    def told(self, classes: int) -> dict[str, Any]:
+        """Return the criterion, and the pairs that are swapped, or whose classes each attacker pairs anew."""
+        return {"criterion": self.criterion, "pairs": self._paired(self._named(classes)).tolist()}
+
+    def _named(self, classes: int) -> Array:
+        return np.array(self.pairs).ravel() if self.pairs else np.arange(classes)
+
+    @staticmethod
+    def _paired(named: Array) -> Array:
+        """Return classes in pairs (n × 2); the last of an odd number has none."""
+        pairs: Array = named[: len(named) // 2 * 2].reshape(-1, 2)
+        return pairs
+
     def attackers(self, names: Sequence[str], groups: Sequence[Chain], seed: int) -> tuple[str, ...]:
         """Return a share of all clients, or of those in a share of the superclients, in the order of their names."""
         chosen = [tuple(names)] if self.superclients is None else self._attacked(groups, seed)
@@ -91,9 +104,9 @@ class LabelFlipping:
 
     def swapped(self, attacker: str, classes: int, seed: int) -> Array:
         """Return what an attacker makes of every class."""
-        named = np.array(self.pairs).ravel() if self.pairs else np.arange(classes)
+        named = self._named(classes)
         if self.criterion == "random":
             named = numpy_generator(seed, "attack", "pairs", attacker).permutation(named)
-        labels, (one, other) = np.arange(classes), named[: len(named) // 2 * 2].reshape(-1, 2).T
+        labels, (one, other) = np.arange(classes), self._paired(named).T
         labels[one], labels[other] = other, one
         return labels

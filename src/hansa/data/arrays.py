@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.dataset import Array, Dataset, Samples, Scale
 from hansa.data.labels import names, numbered, require_two_classes
 from hansa.data.targets import Kind
 from hansa.errors import HansaError, require
@@ -72,17 +72,22 @@ def dataset_from_arrays(
     *,
     tokens: bool = False,
     target: Kind | None = None,
+    scale: Scale = "unit",
 ) -> Dataset:
     """Build a data set from arrays; whole numbers in `x` are features unless `tokens`.
 
     Labels that are whole numbers or text are classes unless `target` is "real"; for floats it must be set.  A real
-    target is one number a sample, or several (n × targets).
+    target is one number a sample, or several (n × targets).  Pictures are read in [0, 1], or with a `scale` of
+    "standard" as channels of mean 0 and deviation 1 over those that are trained on.
     """
     require((x_test is None) == (y_test is None), "A test set needs both 'x_test' and 'y_test'.")
     require(
         client_test is None or y_test is not None, "'client_test' names the clients of a test set that is not there."
     )
     train_x = inputs(x, "The input array 'x'", tokens=tokens)
+    scaled = scale == "unit" or train_x.ndim > 2
+    says = "A 'scale' of \"standard\" is for pictures"
+    require(scaled, f"{says}. Got inputs of {train_x.dtype} of shape {train_x.shape}: leave 'scale' out.")
     _same_length(len(train_x), y, "The label array 'y'")
     (train_y, *test_y), found = numbered([y] if y_test is None else [y, y_test], class_names, target)
     if class_names is None:  # a site may well hold one of the classes that are known to exist
@@ -95,6 +100,7 @@ def dataset_from_arrays(
         client=_names(client, len(train), "client"),
         client_test=None if y_test is None else _names(client_test, len(y_test), "client_test"),
         domain=_names(domain, len(train), "domain"),
+        standardise=scale == "standard",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hansa.data.sources.encoding import EncodingRule
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Scale = Literal["unit", "standard"]  # of pictures: in [0, 1], or of mean 0 and deviation 1, channel by channel
+SCALES = ("unit", "standard")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,8 @@ class Dataset:
     domain: Array | None = None  # a domain's name for every training sample
     notes: tuple[str, ...] = field(default=())  # what the source did that a reader should know
     rule: EncodingRule | None = None  # fitted after all cuts; until then `x` is float64 with NaN for missing values
+    characters: str = ""  # that token numbers stand for, where the inputs are text
+    standardise: bool = False  # pictures get channels of mean 0 and deviation 1, fitted after all cuts too
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from hansa.data.clients import FarClient, IndexedClients, OwnClient, View
 from hansa.data.dataset import Array, ChosenSamples, Samples
+from hansa.data.pixel_scale import ScaledSamples
 from hansa.data.targets import target_to_table
 from hansa.io.cache import digest
 from hansa.io.codec import to_table
@@ -77,6 +78,8 @@ class _Known:
 
     def samples(self, samples: Samples) -> str:
         """Return the digest of inputs and labels, which may be rows of others."""
+        if isinstance(samples, ScaledSamples):
+            return digest(self.samples(samples.samples), json.dumps(samples.pixels))
         if id(samples) not in self.samples_by_id:
             chosen = isinstance(samples, ChosenSamples)
             made = self.chosen(samples) if chosen else digest(digest_pieces([samples.x]), digest_pieces([samples.y]))

@@ -14,12 +14,13 @@ from hansa.data.arrays import inputs
 from hansa.data.clients import FarClient, IndexedClients, OwnClient, whole_client
 from hansa.data.dataset import Array, Dataset, Partition, Samples
 from hansa.data.labels import numbered, require_two_classes
+from hansa.data.pixel_scale import fit_pixels, with_pixels
 from hansa.data.sources.encoding import Encoding
 from hansa.data.split import Division, TestSplit, cut_global_test, cut_local_tests, cut_validation, public_rows
 from hansa.data.targets import Kind, Real, Target, class_names_of
 from hansa.errors import HansaError, require
 from hansa.seeds import numpy_generator
-from hansa.task import ClientData
+from hansa.task import ClientData, PixelScale
 
 
 class Client(Protocol):
@@ -57,6 +58,8 @@ class Federation:
     validation: ClientData | None = None  # to choose models by, never to test them on
     encoding: Encoding | None = None  # how a table's columns became inputs, where the data came from a table
     public: ClientData | None = None  # samples that everybody may see, cut out of the test set
+    characters: str = ""  # that token numbers stand for, where the inputs are text
+    pixels: PixelScale = ()  # what standardised the pictures, where the source was told to scale them
 
     @functools.cached_property
     def digest(self) -> str:
@@ -146,7 +149,8 @@ def build_federation(
     """Divide a data set among clients and set test and validation samples aside, each drawn from the seed.
 
     A table is then filled and scaled by statistics of the rows that clients train on.  `prepare` may change the
-    samples, not their number or order, knowing who does what with which.
+    samples, not their number or order, knowing who does what with which.  Last, pictures are standardised where the
+    data set asks for it, by those that clients train on.
     """
     test = test or TestSplit()
     if data.test is None and test.kind != "local":
@@ -157,6 +161,8 @@ def build_federation(
     encoding = None if data.rule is None else data.rule.fit(data.train.x[division.trained()])
     data = data if encoding is None else _encoded(data, encoding)
     data = data if prepare is None else prepare(data, division)
+    pixels = fit_pixels(data.train, division.trained()) if data.standardise else ()
+    data = with_pixels(data, pixels) if pixels else data
     return Federation(
         clients=_clients(data, division),
         target=data.target,
@@ -165,6 +171,8 @@ def build_federation(
         validation=data.train.take(division.validated()) if test.validation and test.kind != "local" else None,
         encoding=encoding,
         public=data.test.take(public) if data.test is not None and len(public) else None,
+        characters=data.characters,
+        pixels=pixels,
     )
 
 

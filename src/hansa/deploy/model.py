@@ -18,6 +18,7 @@ from torch import Tensor
 from hansa.contract import Algorithm
 from hansa.data.arrays import inputs
 from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.pixel_scale import standardised
 from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
 from hansa.data.sources.table import TableSource
@@ -152,7 +153,8 @@ class DeployedModel:
             return torch.from_numpy(self._features(x))
         require(x.dtype.kind != "U", "The model reads numbers, and the samples are text.")
         raw = inputs(x, "The samples", tokens=integers)
-        return Samples(raw, np.zeros(len(raw), np.int64)).take(np.arange(len(raw))).x
+        found = Samples(raw, np.zeros(len(raw), np.int64)).take(np.arange(len(raw))).x
+        return standardised(found, self.task.pixels) if self.task.pixels and raw.dtype == np.uint8 else found
 
     def _features(self, x: Array) -> Array:
         try:

@@ -106,6 +106,8 @@ def _data(run: Run, plan: Plan, client: str) -> Iterator[Trace]:
     """Yield what the preparation of the data owes to a client."""
     if run.data.get("encoding") is not None:
         yield Trace("data.json", "how table columns are filled and scaled, fitted on its rows too", learnt=True)
+    if run.data["task"].get("pixels"):
+        yield Trace("data.json", "how the channels of pictures are scaled, fitted on its samples too", learnt=True)
     if alone := _only_there(run.data, client):
         yield Trace("data.json", f"the classes that no other client has: {_shown(alone)}")
     if not isinstance(plan.data.partition, Natural):
@@ -132,8 +134,9 @@ def _only_there(data: Mapping[str, Any], client: str) -> list[str]:
 def _files(run: Run, plan: Plan, last: PhaseRun, client: str) -> Iterator[Trace]:
     """Yield files that name a client, or hold figures to which it has contributed."""
     yield Trace("audit.jsonl, summary.json and checkpoint/state.sqlite", "its name, as that of a client that left")
-    for name in ("plan.toml", "env.json", "rounds.jsonl"):
-        text = (run.path / name).read_text(encoding="utf-8", errors="replace")
+    for name in ("plan.toml", "env.json", "rounds.jsonl", "recovery.json"):
+        file = run.path / name
+        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
         if json.dumps(client) in text or f"'{client}'" in text:
             yield Trace(name, "its name")
     if _evaluated(run, last, client):

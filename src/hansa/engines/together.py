@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hansa.contract import Algorithm
-from hansa.engines.session import NUMBERS, ClientFailed, CohortReply, PhaseContext
+from hansa.engines.session import NUMBERS, ClientFailed, CohortReply, PhaseContext, RoundServer
 from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.payload import Role, Update
@@ -48,6 +48,15 @@ def averaged(context: PhaseContext) -> Averages | None:
     same = kind.conclude is Averages.conclude and kind.prepare is Averages.prepare and kind.visit is TrainsOnce.visit
     plain = kind.encode is Algorithm.encode and kind.decode is Algorithm.decode
     return algorithm if same and plain and kind.client_init is Algorithm.client_init else None
+
+
+def first_seeds(clients: Sequence[str], sizes: Sequence[int], batch: int, server: RoundServer) -> list[int]:
+    """Return the seeds of first visits that draw an order of batches; who has a single batch draws nothing."""
+    places = [place for place, size in enumerate(sizes) if size > batch]
+    seeds = [0] * len(sizes)
+    for place, seed in zip(places, server.seeds([clients[place] for place in places]), strict=True):
+        seeds[place] = seed
+    return seeds
 
 
 def pooled(

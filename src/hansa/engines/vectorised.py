@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from hansa.engines.chained import chained
 from hansa.engines.client_blocks import ClientBlocks, resident
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.kernels.kernel import Kernel
@@ -30,7 +31,7 @@ from hansa.engines.session import (
     RoundServer,
 )
 from hansa.engines.threads import Threads, good, on_threads, threads_for
-from hansa.engines.together import averaged, pooled, single_uploads_matter
+from hansa.engines.together import averaged, first_seeds, pooled, single_uploads_matter
 from hansa.engines.trainer import ALONE, Trainer
 from hansa.engines.update_sum import UpdateSum
 from hansa.engines.visits import Block, carry_out
@@ -251,7 +252,7 @@ class VectorisedSession:
     ) -> Update | None:
         """Return the sum of some clients' uploads, and charge each; None where a kernel fails."""
         weights = [float(size) for size in sizes] if algorithm.weights == "samples" else [1.0] * len(sizes)
-        seeds = self._seeds(clients, sizes, turn.training.batch_size, server)
+        seeds = first_seeds(clients, sizes, turn.training.batch_size, server)
         moved = self.trainer.total(kernel, turn, sizes, seeds, weights, whole)
         if moved is None:
             return None
@@ -260,14 +261,6 @@ class VectorisedSession:
         upload = algorithm.upload(moved)
         server.take_cohort(CohortReply(clients, wire.cost(down), wire.cost(upload, NUMBERS), flops))
         return Update(upload, sum(weights), len(sizes), float(flops.sum()))
-
-    def _seeds(self, clients: Sequence[str], sizes: Sequence[int], batch: int, server: RoundServer) -> list[int]:
-        """Return the seeds of clients that draw an order of batches; who has a single batch draws nothing."""
-        places = [place for place, size in enumerate(sizes) if size > batch]
-        seeds = [0] * len(sizes)
-        for place, seed in zip(places, server.seeds([clients[place] for place in places]), strict=True):
-            seeds[place] = seed
-        return seeds
 
     def _visits(
         self, block: Block, task: Task, whole: ClientData | None, server: RoundServer
@@ -281,6 +274,10 @@ class VectorisedSession:
 
     def _abreast(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Visit the next clients of all lanes together, each from its own message; yield what each lane uploads."""
+        together = chained(self.context, task, lanes, self.blocks, self.trainer, server)
+        if together is not None:
+            yield from together
+            return
         ahead = [Ahead(lane, lane.down) for lane in lanes]
         visits = visits_before(lanes)
         while running := [one for one in ahead if one.up(visits)]:

@@ -135,6 +135,8 @@ def extract_features(
     require(len(extractors) > 0, "Features need at least one extractor. Got none.")
     require(batch_size >= 1, f"The batch size of an extraction must be at least 1. Got {batch_size}.")
     require(data.rule is None, "A table has no features before it is scaled; extract them in a plan, by data.features.")
+    says = "The source scales pictures for a model, and an extractor reads them as they are"
+    require(not data.standardise, f"{says}: leave out 'scale', or data.features.")
     parts = [data.train] if data.test is None else [data.train, data.test]
     require(min(map(len, parts)) > 0, "There are no samples to extract features from.")
     done = _counter(len(extractors) * sum(map(len, parts)), progress)
@@ -147,7 +149,7 @@ def extract_features(
         _fill_in(work, [part.x for part in parts], [whole[:, end - chunk.shape[1] : end] for whole in found], chunk)
     samples = [Samples(x, part.y) for x, part in zip(found, parts, strict=True)]
     return Extracted(
-        replace(data, train=samples[0], test=samples[1] if len(samples) > 1 else None),
+        replace(data, train=samples[0], test=samples[1] if len(samples) > 1 else None, characters=""),
         tuple(_columns(work, chunk.shape[1], parts[0].x) for work, chunk in zip(works, first, strict=True)),
     )
 

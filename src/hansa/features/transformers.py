@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ class Transformers:
     path: str
     pooling: str = "auto"
     max_length: int = 256  # tokens of a text; the rest is cut off
+
+    reads_text: ClassVar[bool] = True  # where it is a probe, token ids that stand for characters reach it as texts
 
     def __post_init__(self) -> None:
         known = self.pooling in POOLINGS

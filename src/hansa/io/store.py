@@ -33,6 +33,8 @@ APPLICATION = 0x48414E53  # "HANS", which tells a store from other programs' SQL
 FORMAT = 2  # of stores; those of the first format had no number
 NOTE = "progress"  # the row of the note, which holds the sum over all others
 MODULUS = 2**128
+PAGE = 2**14  # bytes: states of megabytes lie in pages like these, and a small store is not much larger for them
+CACHE = 2**16  # KiB of pages that may change before some are written ahead of a commit, and then again
 ONE, ALL = "name = ? AND client = ?", "name = ? AND client != ''"  # one row, and the rows of all clients
 _TABLE = "CREATE TABLE trees (name TEXT, client TEXT, digest BLOB, tree BLOB)"
 # An index with the digests in it: all rows can be checked without reading a tree.
@@ -164,6 +166,8 @@ class DiskStore:
             self._database.execute("BEGIN")
         else:
             # A write-ahead log survives the death of the process at any moment, and appends instead of seeking.
+            self._database.execute(f"PRAGMA page_size={PAGE}")  # of a new file; others keep theirs
+            self._database.execute(f"PRAGMA cache_size={-CACHE}")
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")  # a commit is on the disk when it returns
             self._database.execute("PRAGMA secure_delete=ON")  # what is dropped is overwritten, not only unlinked
@@ -239,8 +243,13 @@ class DiskStore:
     def _write(self, name: str, client: str, blob: bytes) -> None:
         row = (name, client, _digest(blob))
         with self._writing():
-            self._remove(ONE, name, client)
-            self._database.execute("INSERT INTO trees VALUES (?, ?, ?, ?)", (*row, blob))
+            before = self._digests(ONE, name, client)
+            if before:  # of the same size, it takes the place of the one before, page by page
+                changed = f"UPDATE trees SET digest = ?, tree = ? WHERE {ONE}"
+                self._database.execute(changed, (row[2], blob, name, client))
+            else:
+                self._database.execute("INSERT INTO trees VALUES (?, ?, ?, ?)", (*row, blob))
+            self._count(before, -1)
             self._count([row], 1)
 
     def _read(self, name: str, client: str) -> bytes | None:

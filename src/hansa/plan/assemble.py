@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hansa.algorithms.describe import Describe
 from hansa.data.dataset import Dataset
 from hansa.data.federation import Federation, build_federation, has_samples
 from hansa.data.split import Division
 from hansa.data.targets import Real
 from hansa.errors import HansaError, Problems, require
 from hansa.features.extract import Extracted, extract_features
+from hansa.features.module import FrozenModule
 from hansa.features.several import extractor_names
 from hansa.io.trust import Trust, TrustLike
 from hansa.metrics.suite import default_suite
@@ -19,7 +21,7 @@ from hansa.payload import Role
 from hansa.plan.continuation import origin_of
 from hansa.plan.phases import phases_of
 from hansa.plan.privacy import check_privacy
-from hansa.plan.schema import Plan
+from hansa.plan.schema import DataPlan, Plan
 from hansa.running.experiment import Experiment, Phase
 from hansa.seeds import numpy_generator
 from hansa.task import Task
@@ -122,6 +124,8 @@ def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], .
         real=isinstance(federation.target, Real),
         samples=sum(federation.sizes().values()),
         spans=spans,
+        pixels=federation.pixels,
+        characters=federation.characters,
         public=federation.public,
     )
     task.params()
@@ -134,6 +138,7 @@ def check_phases(plan: Plan) -> None:
     problems = [why for phase in phases if (why := _no_chains(phase, SEVERAL))]
     problems += [why for phase in phases if (why := _no_forgetting(phase, SEVERAL))]
     problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_attack(one))]
+    problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_probe(one, plan.data))]
     problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
@@ -167,6 +172,14 @@ def _misfits(phases: Sequence[Phase], described: str | None, sizes: Sequence[int
 def _no_attack(phase: Phase) -> str:
     """Return why a phase cannot be attacked as it asks; empty where it can, or is not."""
     return phase.attack.misfit(phase.orchestration) if phase.attack else ""
+
+
+def _no_probe(phase: Phase, data: DataPlan) -> str:
+    """Return why a probe has nothing to read; empty where it has, or there is none."""
+    probe = phase.algorithm.probe if isinstance(phase.algorithm, Describe) else None
+    if probe is None or data.features is None or isinstance(probe, FrozenModule):
+        return ""
+    return "its probe reads pictures or texts, and clients hold what data.features makes of them: leave out one of both"
 
 
 def check(phase: Phase, federation: Federation) -> None:

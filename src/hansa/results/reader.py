@@ -102,6 +102,11 @@ class Run:
         return self._json("exhibits.json")
 
     @cached_property
+    def recovery(self) -> Record:
+        """The distances of images that an attacker recovered, where somebody noted them."""
+        return self._json("recovery.json")
+
+    @cached_property
     def metrics(self) -> tuple[Facts, ...]:
         """The run's recorded facts on its metrics; where it recorded nothing, the catalogue's on the usual ones."""
         try:

@@ -96,7 +96,10 @@ def _news(run: PhaseRun, session: EngineSession, progress: Record) -> Record:
 
 
 def _attack(run: PhaseRun) -> Record:
-    return {"name": name_of("attack", run.phase.attack), "attackers": list(run.attackers)}
+    attack = run.phase.attack
+    assert attack is not None
+    told = attack.told(run.federation.outputs)
+    return {"name": name_of("attack", attack), "attackers": list(run.attackers), **told}
 
 
 def _before(run: PhaseRun, session: EngineSession, progress: Record) -> dict[str, float]:

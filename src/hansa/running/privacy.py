@@ -8,6 +8,7 @@ from hansa.channels.accounting import Release, common_unit, total_epsilon
 from hansa.running.phase_run import PhaseRun
 
 SCALES = "mean and scale of the table's columns, which are taken over the training rows of all clients"
+PIXELS = "mean and scale of the pictures' channels, which are taken over the training samples of all clients"
 
 
 def account(run: PhaseRun) -> dict[str, Any] | None:
@@ -28,7 +29,7 @@ def account(run: PhaseRun) -> dict[str, Any] | None:
         "trust": "local" if all(one.trust == "local" for one in every) else "central",
         "noise": "system" if all(one.noise == "system" for one in every) else "simulated",
         "unprotected": unprotected,
-        "outside": [] if run.federation.encoding is None else [SCALES],
+        "outside": [SCALES] * (run.federation.encoding is not None) + [PIXELS] * bool(run.federation.pixels),
         "releases": [_entry(name, release) for name, release in booked],
     }
 

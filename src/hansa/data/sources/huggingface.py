@@ -9,7 +9,7 @@ import numpy as np
 
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
-from hansa.data.dataset import Array, Dataset
+from hansa.data.dataset import SCALES, Array, Dataset, Scale
 from hansa.data.pictures import stack
 from hansa.data.sources.files import existing
 from hansa.data.targets import KINDS, Kind
@@ -34,10 +34,12 @@ class HuggingFace:
     size: int | None = None  # images are resized to so many pixels square
     length: int | None = None  # bytes of a text; None leaves it to data.features
     target: Kind | None = None  # what floats in the label column are; whole numbers and text are classes unless "real"
+    scale: Scale = "unit"  # of images: [0, 1], or "standard", channels of mean 0 and deviation 1
 
     def __post_init__(self) -> None:
         one_of(self, "target", KINDS, optional=True)
         whole(self, "size", optional=True)
+        one_of(self, "scale", SCALES)
         whole(self, "length", optional=True)
 
     def load(self) -> Dataset:
@@ -56,6 +58,7 @@ class HuggingFace:
             names,
             tokens=tokens,
             target=self.target,
+            scale=self.scale,
         )
 
     def _splits(self, found: Any) -> tuple[Any, Any]:

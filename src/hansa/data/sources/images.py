@@ -10,7 +10,7 @@ import numpy as np
 
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
-from hansa.data.dataset import Dataset
+from hansa.data.dataset import SCALES, Dataset, Scale
 from hansa.data.pictures import stack
 from hansa.data.sources.files import existing
 from hansa.errors import HansaError, require
@@ -25,9 +25,11 @@ class Images:
     path: str
     size: int | None = None  # pixels square to resize to; images of different sizes need it
     layout: Literal["auto", "class", "client/class"] = "auto"
+    scale: Scale = "unit"  # [0, 1], or "standard": channels of mean 0 and deviation 1
 
     def __post_init__(self) -> None:
         whole(self, "size", optional=True)
+        one_of(self, "scale", SCALES)
         one_of(self, "layout", ("auto", "class", "client/class"))
 
     def load(self) -> Dataset:
@@ -40,14 +42,14 @@ class Images:
         depth = self._depth(below, train)
         x, y, client = self._read(below, train, depth)
         if held is None:
-            return dataset_from_arrays(x, y, client)
+            return dataset_from_arrays(x, y, client, scale=self.scale)
         test = _find(held)
         require(
             self._depth(held, test) == depth,
             f"The folders 'train' and 'test' of '{self.path}' are laid out differently.",
         )
         x_test, y_test, client_test = self._read(held, test, depth)
-        return dataset_from_arrays(x, y, client, x_test, y_test, client_test)
+        return dataset_from_arrays(x, y, client, x_test, y_test, client_test, scale=self.scale)
 
     def _depth(self, root: Path, files: list[Path]) -> int:
         depths = {len(file.relative_to(root).parts) - 1 for file in files}

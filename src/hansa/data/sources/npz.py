@@ -10,7 +10,7 @@ import numpy as np
 
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
-from hansa.data.dataset import Array, Dataset
+from hansa.data.dataset import SCALES, Array, Dataset, Scale
 from hansa.data.labels import require_two_classes
 from hansa.data.pictures import stack
 from hansa.data.sources.files import existing_file
@@ -69,9 +69,11 @@ class Npz:
     size: int | None = None  # packed images are resized to so many pixels square
     tokens: bool = False  # whole-number inputs are token numbers, not features
     target: Kind | None = None  # what floats in 'y' are; whole numbers and text are classes unless it is "real"
+    scale: Scale = "unit"  # of pictures: [0, 1], or "standard", channels of mean 0 and deviation 1
 
     def __post_init__(self) -> None:
         whole(self, "size", optional=True)
+        one_of(self, "scale", SCALES)
         one_of(self, "target", KINDS, optional=True)
 
     def load(self) -> Dataset:
@@ -95,6 +97,7 @@ class Npz:
             classes,
             tokens=self.tokens,
             target=self.target,
+            scale=self.scale,
         )
 
     def _inputs(self, archive: Archive) -> Array:
@@ -157,7 +160,7 @@ class Npz:
                 f"The mask 'is_test' of '{self.path}' has {len(test)} entries, its array '{name}' does not.",
             )
         every = dataset_from_arrays(
-            x, y, client, domain=domain, class_names=names, tokens=self.tokens, target=self.target
+            x, y, client, domain=domain, class_names=names, tokens=self.tokens, target=self.target, scale=self.scale
         )
         if not test.any():
             return every
@@ -174,4 +177,5 @@ class Npz:
             every.target.names if isinstance(every.target, Classes) else None,
             tokens=self.tokens,
             target=self.target,
+            scale=self.scale,
         )

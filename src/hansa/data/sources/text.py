@@ -86,7 +86,8 @@ class Text:
         samples, client = _side_by_side(train)
         require_two_classes(samples.y, target, f"The text '{self.path}'")
         held, client_test = _side_by_side(test) if test else (None, None)
-        return Dataset(samples, target, held, client, client_test, notes=(note,) if len(train) < len(spoken) else ())
+        notes, known = (note,) if len(train) < len(spoken) else (), "".join(target.names)
+        return Dataset(samples, target, held, client, client_test, notes=notes, characters=known)
 
     def _cut(self, codes: Array) -> Array:
         """Cut windows with the next character as last column."""

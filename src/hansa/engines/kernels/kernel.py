@@ -41,6 +41,10 @@ class Kernel(Protocol):
         """Return what training gives for every client; leaves may be lazy."""
         ...
 
+    def models(self, cohort: Cohort, device: torch.device) -> list[Tree]:
+        """Return the leaves that trained for every client, made, and left on the device."""
+        ...
+
     def total(self, cohort: Cohort, weights: list[float], device: torch.device) -> Tree:
         """Return `Σ_k p_k (w_k − w)` over the leaves that train; nothing is made for any one client."""
         ...

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, groups, orders, trained
-from hansa.engines.kernels.lazy_sum import Delta, LazySum
+from hansa.engines.kernels.lazy_sum import Delta, LazySum, dense_tree
 from hansa.task import Task, only
 from hansa.training.directions import PLAIN
 from hansa.training.layers import plain
@@ -79,6 +79,11 @@ class SampleSpace:
             trained(turn, size, _leaves(turn, place, numbers[place], moved), {}, {})
             for place, (turn, size) in enumerate(zip(cohort.turns, cohort.sizes, strict=True))
         ]
+
+    def models(self, cohort: Cohort, device: torch.device) -> list[Tree]:
+        """Return every client's head, made of what training left in sample space."""
+        moving = cohort.turns[0].training.moving
+        return [dense_tree(moving(one.params)) for one in self.train(cohort, device)]
 
     def total(self, cohort: Cohort, weights: list[float], device: torch.device) -> Tree:
         """Return the weighted sum of all displacements, for clients that have all but their samples in common."""

@@ -69,6 +69,14 @@ class Stacked:
                 results[client] = stack.result(place, cohort.turns[client], cohort.sizes[client], deltas)
         return [results[client] for client in range(len(cohort))]
 
+    def models(self, cohort: Cohort, device: torch.device) -> list[Tree]:
+        """Return every client's weights: its part of the stack, not copied."""
+        found = dict[int, Tree]()
+        for bundle, stack in _learn(cohort, device):
+            for place, client in enumerate(bundle):
+                found[client] = {key: leaf[place] for key, leaf in stack.own.items()}
+        return [found[client] for client in range(len(cohort))]
+
     def total(self, cohort: Cohort, weights: list[float], device: torch.device) -> Tree:
         """Return the weighted sum of all displacements: one product for every leaf."""
         found: Tree = {}
@@ -253,7 +261,8 @@ class _Stack:
 
     def _logits(self, shared: Tree, each: Tree, x: Tensor, count: int) -> Tensor:
         """Return logits (clients × batch × classes)."""
-        self.task.module.train()
+        if not self.task.module.training:
+            self.task.module.train()
         logits = side_by_side.outputs(self.task, shared, each, x)
         logits = logits if self.task.temperature == 1.0 else logits / self.task.temperature
         return logits if self.labels is None else only(self.labels[:count, None], logits)

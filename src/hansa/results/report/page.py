@@ -12,6 +12,7 @@ from importlib.resources import files
 from hansa.results.privacy import privacy_text
 from hansa.results.reader import Headline, Record, Row, Run, facts_in, labels, phases, total
 from hansa.results.report import (
+    attacks,
     classes,
     clients,
     counts,
@@ -48,6 +49,7 @@ def page(runs: Sequence[Run]) -> str:
         _exhibits(runs, names),
         _superclients(runs, names),
         _forgetting(runs, names),
+        _attacks(runs, names),
         *_data(runs, names),
         _plans(runs, names),
     )
@@ -327,6 +329,12 @@ def _forgetting(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
         "right after each has trained it and when all have."
     )
     return _panels("Forgetting along chains", lead, forgetting.section(runs, names))
+
+
+def _attacks(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    drawn = attacks.section(runs, names)
+    lead = "Simulated clients that worked against the others, as the plan asked."
+    return None if drawn is None else _section("Attacks", lead, drawn)
 
 
 def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
