@@ -147,22 +147,19 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedalt": FedAlt(LOCAL),
     "lg-fedavg": LGFedAvg(LOCAL),
     "feddbe": FedDBE(LOCAL, strength=2.0),
-    "fedpcl": FedPCL(OWN),
-    "fedpcl/negatives": FedPCL(OWN, 0.5, "negatives", bank="unpadded"),
+    "fedpcl": FedPCL(OWN, 0.5),
+    "fedpcl/negatives": FedPCL(replace(OWN, lr=0.01, optimiser="adam"), 0.5, "negatives", bank="unpadded"),
     "fedpcl/program": FedPCL(OWN, 0.5, direction="prototypes", bank="sampled", sets=2, global_term=False),
     "fedpcl/supervised": FedPCL(OWN, 0.5, loss="supervised"),
-    "fedpcl/mean": FedPCL(LocalTraining(0.01, 2, 4, optimiser="adam", train="features"), bank="mean"),
-    "fedproto": FedProto(LOCAL),
-    "fedproto/classifier": FedProto(LOCAL, 0.5, "classifier"),
+    "fedproto": FedProto(LOCAL, 0.5, "classifier"),
     "fedtgp": FedTGP(LOCAL, server=LocalTraining(0.01, 3, 4), predict="prototypes"),
     "fedgh": FedGH(LOCAL, LOCAL),
-    "prototype-noise": PrototypeNoise(FedPCL(OWN)),
-    "prototype-noise/laplace": PrototypeNoise(FedProto(LOCAL), "laplace", 0.2, 0.01),
+    "prototype-noise": PrototypeNoise(FedPCL(OWN, 0.5, bank="mean"), "laplace", 0.2, 0.01),
     "each": PrototypeBank(),
 }
 MODELS: dict[str, Model] = {"fedbn": NormNet(), "feature-scale": RandomFeaturesModel(dimension=8)}
 # What first collects something from the clients that it visits, before any of them trains.
-COLLECTS = {"feddbe", "fedpcl", "fedpcl/negatives", "fedpcl/program", "fedpcl/mean", "prototype-noise"}
+COLLECTS = {"feddbe", "fedpcl", "fedpcl/negatives", "fedpcl/program", "prototype-noise"}
 # What cannot be trained in chains, and says so before a run begins.
 UNCHAINED = {name for name, one in ALGORITHMS.items() if one.no_chains or name.startswith("robust")}
 UNLINED = {*UNCHAINED, *(name for name, one in ALGORITHMS.items() if one.exchanges > 1)}

@@ -102,6 +102,10 @@ class FedDBE(Wrapper):
             return server | {"consensus": mean["mean"]}
         return {**server, **self.inner.server_step(task, server, cohort)}
 
+    def serve(self, task: Task, server: Tree) -> Tree:
+        """Return the model."""
+        return nest("model", pick("model", server))
+
     def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
         """Return the global model with the client's bias in its head: `W(z + z̄_k) + b = Wz + (Wz̄_k + b)`."""
         params = task.params() | pick("model", served)
