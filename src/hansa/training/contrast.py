@@ -50,22 +50,38 @@ def prototype_contrast(
     whose class has no prototype, or which finds nobody in P or A, has the loss 0.
     """
     sets = prototypes if prototypes.ndim == 3 else prototypes[None]
-    known = sets.square().sum(-1) > 0
-    near = (z @ sets.flatten(0, 1).T / temperature).view(len(z), *sets.shape[:2])  # samples × sets × classes
+    return mean_over_sets(*set_contrasts(z, y, sets, temperature, denominator, direction, there))
+
+
+def set_contrasts(
+    z: Tensor,
+    y: Tensor,
+    sets: Tensor,
+    temperature: float,
+    denominator: Denominator,
+    direction: Direction,
+    there: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the losses for every set of prototypes, sets × samples, and whether there is something to contrast."""
+    known = sets.abs().amax(-1) > 0
+    near = (sets.flatten(0, 1) @ z.T / temperature).view(*known.shape, len(z))  # sets × classes × samples
     if direction == "samples":
-        losses, finds = _among_prototypes(near, y, known, denominator)
-    else:
-        losses, finds = among_samples(near.permute(1, 2, 0)[:, y], y, denominator, there)
-        losses, finds = losses.T, (finds & known[:, y]).T
-    return torch.where(finds, losses, 0.0).sum(1) / finds.sum(1).clamp(min=1)
+        return _among_prototypes(near, y, known, denominator)
+    losses, finds = among_samples(near[:, y], y, denominator, there)
+    return losses, finds & known[:, y]
+
+
+def mean_over_sets(losses: Tensor, finds: Tensor) -> Tensor:
+    """Return every sample's mean over the sets in which it finds something."""
+    return torch.where(finds, losses, 0.0).sum(0) / finds.sum(0).clamp(min=1)
 
 
 def _among_prototypes(near: Tensor, y: Tensor, known: Tensor, denominator: Denominator) -> tuple[Tensor, Tensor]:
-    """Return the losses, samples × sets, and whether there are any."""
-    mine = F.one_hot(y, near.shape[-1]).bool()[:, None]
-    rivals = known & ~mine if denominator == "negatives" else known.expand_as(near)
-    losses = near.masked_fill(~rivals, NONE).logsumexp(-1) - torch.where(mine, near, 0.0).sum(-1)
-    return losses, (known & mine).any(-1) & rivals.any(-1)
+    """Return the losses of samples that look for the prototype of their class, and who finds one."""
+    mine = torch.arange(known.shape[1], device=y.device)[:, None] == y
+    rivals = known[..., None] & ~mine if denominator == "negatives" else known[..., None].expand_as(near)
+    own = torch.where(mine, near, 0.0).sum(1)
+    return near.masked_fill(~rivals, NONE).logsumexp(1) - own, known[:, y] & rivals.any(1)
 
 
 def among_samples(near: Tensor, y: Tensor, denominator: Denominator, there: Tensor | None) -> tuple[Tensor, Tensor]:
