@@ -52,6 +52,7 @@ bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/families.py
+	$(BIN)/python benchmarks/fedpcl.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/fedseq.py
 	$(BIN)/python benchmarks/grouping.py

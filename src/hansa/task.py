@@ -195,7 +195,13 @@ class Task:
         if module.training != training:
             module.train(training)
         own = params if params.keys() <= self._leaves else {k: v for k, v in params.items() if k in self._leaves}
-        out = self.network(own, self.inputs(x))
+        return self._scaled(self.network(own, self.inputs(x)))
+
+    def head(self, params: Tree, z: Tensor, *, training: bool = False) -> Tensor:
+        """Return what `forward` makes of features: logits, or predictions of real targets."""
+        return self._scaled(self.part("head", params, z, training=training))
+
+    def _scaled(self, out: Tensor) -> Tensor:
         out = out if self.temperature == 1.0 else out / self.temperature
         return out if self.labels is None else only(self.labels, out)
 

@@ -75,6 +75,11 @@ def copy(tree: Mapping[str, Tensor]) -> Tree:
     return {key: value.detach().clone() for key, value in tree.items()}
 
 
+def made(tree: Mapping[str, Tensor]) -> Tree:
+    """Return the leaves themselves, where some are sums that an engine has not added up yet (see `lazy_sum`)."""
+    return {key: leaf.contiguous() for key, leaf in tree.items()}
+
+
 def nest(prefix: str, tree: Mapping[str, Tensor]) -> Tree:
     """Put a prefix before every key: `weight` becomes `prefix.weight`."""
     return {f"{prefix}.{key}": value for key, value in tree.items()}

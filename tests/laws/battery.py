@@ -22,13 +22,19 @@ from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedavg_ft import FedAvgFT
 from hansa.algorithms.fedbn import FedBN
+from hansa.algorithms.feddbe import FedDBE
 from hansa.algorithms.feddyn import FedDyn
+from hansa.algorithms.fedgh import FedGH
 from hansa.algorithms.fedncm import FedNCM
+from hansa.algorithms.fedpcl import FedPCL
 from hansa.algorithms.fedper import FedPer
+from hansa.algorithms.fedproto import FedProto
 from hansa.algorithms.fedprox import FedProx
 from hansa.algorithms.fedrep import FedRep
 from hansa.algorithms.fedsim import FedSim
+from hansa.algorithms.fedtgp import FedTGP
 from hansa.algorithms.l2gd import L2GD
+from hansa.algorithms.lg_fedavg import LGFedAvg
 from hansa.algorithms.local import Local
 from hansa.algorithms.mime import Mime
 from hansa.algorithms.mimelite import MimeLite
@@ -37,6 +43,7 @@ from hansa.algorithms.perfedavg import PerFedAvg
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.pfedme import PFedMe
 from hansa.algorithms.private import Private
+from hansa.algorithms.prototype_noise import PrototypeNoise
 from hansa.algorithms.robust import Robust
 from hansa.algorithms.scaffold import Scaffold
 from hansa.algorithms.wima import Wima
@@ -75,6 +82,7 @@ HEAD = Path(tempfile.gettempdir()) / f"hansa-law-{os.getuid()}.safetensors"
 write_whole(HEAD, wire.pack({"head.bias": torch.tensor([0.5, -0.5, 0.25])}))
 WIDTH, CLASSES, CLIENTS = 5, 3, 7
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
+OWN = replace(LOCAL, train="features")
 
 # Every name of the catalogue, in one or more settings (`name/setting`); `each` is an example of what may come.
 ALGORITHMS: dict[str, Algorithm] = {
@@ -137,9 +145,21 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedbn": FedBN(LOCAL),
     "fedsim": FedSim(LOCAL),
     "fedalt": FedAlt(LOCAL),
+    "lg-fedavg": LGFedAvg(LOCAL),
+    "feddbe": FedDBE(LOCAL, strength=2.0),
+    "fedpcl": FedPCL(OWN, 0.5),
+    "fedpcl/negatives": FedPCL(replace(OWN, lr=0.01, optimiser="adam"), 0.5, "negatives", bank="unpadded"),
+    "fedpcl/program": FedPCL(OWN, 0.5, direction="prototypes", bank="sampled", sets=2, global_term=False),
+    "fedpcl/supervised": FedPCL(OWN, 0.5, loss="supervised"),
+    "fedproto": FedProto(LOCAL, 0.5, "classifier"),
+    "fedtgp": FedTGP(LOCAL, server=LocalTraining(0.01, 3, 4), predict="prototypes"),
+    "fedgh": FedGH(LOCAL, LOCAL),
+    "prototype-noise": PrototypeNoise(FedPCL(OWN, 0.5, bank="mean"), "laplace", 0.2, 0.01),
     "each": PrototypeBank(),
 }
 MODELS: dict[str, Model] = {"fedbn": NormNet(), "feature-scale": RandomFeaturesModel(dimension=8)}
+# What first collects something from the clients that it visits, before any of them trains.
+COLLECTS = {"feddbe", "fedpcl", "fedpcl/negatives", "fedpcl/program", "prototype-noise"}
 # What cannot be trained in chains, and says so before a run begins.
 UNCHAINED = {name for name, one in ALGORITHMS.items() if one.no_chains or name.startswith("robust")}
 UNLINED = {*UNCHAINED, *(name for name, one in ALGORITHMS.items() if one.exchanges > 1)}

@@ -15,6 +15,7 @@ import torch
 from battery import (
     ALGORITHMS,
     CLASSES,
+    COLLECTS,
     ENGINES,
     LOCAL,
     ORCHESTRATIONS,
@@ -192,8 +193,10 @@ def test_engines_equal_serial(name: str, orchestration: str, engine: str) -> Non
         engine == "stacked"
         and training_of(ALGORITHMS[name]) is not None
         and name not in ("fedbn", "personal/own-encoder", "describe/labels", "describe/task2vec")
+        and (name, orchestration) not in {(one, "lines") for one in COLLECTS}  # whose first window is all there is
     ):
-        assert recorded == {"stacked"}  # not in secret one by one
+        later = found[1].records[1 if name in COLLECTS else 0 :]
+        assert {path for record in later for path in record["paths"]} == {"stacked"}  # not in secret one by one
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -1,4 +1,4 @@
-"""Gaussian noise from the operating system, for releases that protect somebody, or from a seed, for experiments."""
+"""Noise from the operating system, for releases that protect somebody, or from a seed, for experiments."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ def _from_system(shape: Sequence[int]) -> Tensor:
     radius, angle = np.sqrt(-2 * np.log(uniform[:half])), 2 * np.pi * uniform[half:]
     values = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
     return torch.from_numpy(values.reshape(tuple(shape)))
+
+
+def laplace(shape: Sequence[int], rng: torch.Generator) -> Tensor:
+    """Draw numbers of the Laplace distribution of scale 1 in float64, by the inverse of its distribution function."""
+    uniform = torch.rand(tuple(shape), generator=rng, dtype=torch.float64) - 0.5
+    return -uniform.sign() * torch.log1p(-2 * uniform.abs())
 
 
 def noised(tree: Mapping[str, Tensor], deviation: float, rng: torch.Generator | None) -> Tree:

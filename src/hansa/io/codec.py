@@ -12,7 +12,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hansa.errors import HansaError, Problems, did_you_mean, require
@@ -54,7 +54,8 @@ def piece_from_table(kind: str, table: object, where: str = "", trust: Trust = N
     return reading.done(_read_piece(kind, table, where or kind, reading))
 
 
-def _read_dataclass(cls: type[Any], table: object, where: str, reading: _Reading) -> Any:
+def _read_dataclass(cls: type[Any], table: object, where: str, reading: _Reading, default: Any = None) -> Any:
+    """Read a dataclass; settings that the table leaves out are those of the one that is there by default, if any."""
     if not isinstance(table, Mapping):
         reading.problems.append(f"'{where}' must be a table of settings. Got {table!r}.")
         return None
@@ -63,13 +64,14 @@ def _read_dataclass(cls: type[Any], table: object, where: str, reading: _Reading
     for key, raw in table.items():
         path = f"{where}.{key}" if where else key
         if key in hints:
-            values[key] = _read(hints[key], _named(cls, key, hints[key], raw), path, reading)
+            values[key] = _read(hints[key], _named(cls, key, hints[key], raw), path, reading, getattr(cls, key, None))
         else:
             reading.problems.append(f"There is no setting '{path}'.{did_you_mean(key, hints)}")
     for field in dataclasses.fields(cls):
-        if field.init and field.name not in table and _required(field):
+        if field.init and field.name not in table and _required(field) and type(default) is not cls:
             reading.problems.append(f"The setting '{where}.{field.name}' is missing.".replace("'.", "'"))
-    return _construct(cls, values, where, reading) if len(reading.problems) == before else None
+    make = functools.partial(dataclasses.replace, default) if type(default) is cls else cls
+    return _construct(make, values, where, reading) if len(reading.problems) == before else None
 
 
 def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
@@ -80,9 +82,9 @@ def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
     return {"name": name_of(kind, default), **raw}
 
 
-def _construct(cls: type[Any], values: Table, where: str, reading: _Reading) -> Any:
+def _construct(make: Callable[..., Any], values: Table, where: str, reading: _Reading) -> Any:
     try:
-        return cls(**values)
+        return make(**values)
     except HansaError as error:
         reading.problems.append(f"In '{where}': {error}" if where else str(error))
         return None
@@ -92,7 +94,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _read(hint: Any, raw: object, where: str, reading: _Reading) -> Any:
+def _read(hint: Any, raw: object, where: str, reading: _Reading, default: object = None) -> Any:
     kind, hint = piece_kind(hint), _present(hint)
     if kind is not None and _is_tuple(hint):
         many = raw if isinstance(raw, list) else [raw]
@@ -100,7 +102,7 @@ def _read(hint: Any, raw: object, where: str, reading: _Reading) -> Any:
     if kind is not None:
         return _read_piece(kind, raw, where, reading)
     if dataclasses.is_dataclass(hint):
-        return _read_dataclass(typing.cast(type[Any], hint), raw, where, reading)
+        return _read_dataclass(typing.cast(type[Any], hint), raw, where, reading, default)
     if _is_tuple(hint) and dataclasses.is_dataclass(element := typing.get_args(hint)[0]):
         return _read_many(typing.cast(type[Any], element), raw, where, reading)
     value = _read_plain(hint, raw, where, reading)

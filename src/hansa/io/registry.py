@@ -88,6 +88,13 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "fedbn": "hansa.algorithms.fedbn:FedBN",
         "fedsim": "hansa.algorithms.fedsim:FedSim",
         "fedalt": "hansa.algorithms.fedalt:FedAlt",
+        "lg-fedavg": "hansa.algorithms.lg_fedavg:LGFedAvg",
+        "feddbe": "hansa.algorithms.feddbe:FedDBE",
+        "fedpcl": "hansa.algorithms.fedpcl:FedPCL",
+        "fedproto": "hansa.algorithms.fedproto:FedProto",
+        "fedtgp": "hansa.algorithms.fedtgp:FedTGP",
+        "fedgh": "hansa.algorithms.fedgh:FedGH",
+        "prototype-noise": "hansa.algorithms.prototype_noise:PrototypeNoise",
     },
     "objective": {
         "cross-entropy": "hansa.training.objectives:CrossEntropy",

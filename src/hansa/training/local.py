@@ -311,6 +311,7 @@ class Stepper:
         self.dims = 0 if stacked is None else 1
         names = () if turn.measures else optimisers.slots(self.training.optimiser, self.training.momentum)
         self.memory = optimisers.memory(names, weights, before, stacked)
+        self.even = STEPS not in before  # whether all clients that still train have stepped equally often
         self._measured: Tree = {}
 
     def measure(self, gradients: Tree, weight: float | Tensor) -> None:
@@ -361,4 +362,5 @@ class Stepper:
         if training.optimiser == "adamw":
             weight.mul_(1 - self.rate * training.weight_decay)
         first, second, steps = (self._rows(name, rows) for name in (f"first.{key}", f"second.{key}", STEPS))
+        steps = steps[0] if self.even and steps.ndim else steps
         optimisers.adam(weight, slope, self.rate, training.betas, training.epsilon, first, second, steps)
