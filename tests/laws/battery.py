@@ -6,6 +6,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from law_examples import Lines, NormNet, PrototypeBank, TinyNet
@@ -23,11 +24,17 @@ from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedavg_ft import FedAvgFT
 from hansa.algorithms.fedbn import FedBN
 from hansa.algorithms.feddyn import FedDyn
+from hansa.algorithms.fedhenn import FedHeNN
 from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.fedper import FedPer
 from hansa.algorithms.fedprox import FedProx
 from hansa.algorithms.fedrep import FedRep
 from hansa.algorithms.fedsim import FedSim
+from hansa.algorithms.flic import Alignment, Flic
+from hansa.algorithms.flic_class import FlicClass
+from hansa.algorithms.flic_hl import FlicHL
+from hansa.algorithms.flic_s3 import FlicS3
+from hansa.algorithms.hetfedrep import HetFedRep
 from hansa.algorithms.l2gd import L2GD
 from hansa.algorithms.local import Local
 from hansa.algorithms.mime import Mime
@@ -51,6 +58,8 @@ from hansa.features.module import FrozenModule
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore, Store
+from hansa.models.dense import Linear
+from hansa.models.latent import Latent
 from hansa.models.random_features import RandomFeaturesModel
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.dropout import Dropout
@@ -75,6 +84,8 @@ HEAD = Path(tempfile.gettempdir()) / f"hansa-law-{os.getuid()}.safetensors"
 write_whole(HEAD, wire.pack({"head.bias": torch.tensor([0.5, -0.5, 0.25])}))
 WIDTH, CLASSES, CLIENTS = 5, 3, 7
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
+FEW = LocalTraining(lr=0.02, epochs=1, batch_size=8)
+QUICK: dict[str, Any] = {"strength": 0.1, "calibration": 0.1, "pretrain_epochs": 1, "draws": 3, "spread": 1.0}
 
 # Every name of the catalogue, in one or more settings (`name/setting`); `each` is an example of what may come.
 ALGORITHMS: dict[str, Algorithm] = {
@@ -137,9 +148,24 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedbn": FedBN(LOCAL),
     "fedsim": FedSim(LOCAL),
     "fedalt": FedAlt(LOCAL),
+    "flic": Flic(L2GD(FEW, 0.5, 0.3, "features"), Alignment(distance="mmd", **QUICK)),
+    "flic-class": FlicClass(FEW, Alignment(distance="w2-sampled", extra_epochs=1, meta_classes=(0, 1, 0), **QUICK)),
+    "flic-hl": FlicHL(FEW, anchors=Alignment(covariance="learnt", pretrain_batch=5, **QUICK)),
+    "flic-s3": FlicS3(4, 2),
+    "hetfedrep": HetFedRep(FEW, shared_from=1),
+    "fedhenn": FedHeNN(FEW, 0.5, 5),
     "each": PrototypeBank(),
 }
-MODELS: dict[str, Model] = {"fedbn": NormNet(), "feature-scale": RandomFeaturesModel(dimension=8)}
+HIDDEN = Latent(TinyNet(), 4, 3)
+MODELS: dict[str, Model] = {
+    "fedbn": NormNet(),
+    "feature-scale": RandomFeaturesModel(dimension=8),
+    "flic-hl": HIDDEN,
+    "hetfedrep": HIDDEN,
+    "flic-s3": Linear(),
+}
+# Clients of these have inputs of different widths.
+WIDE = {"personal/own-encoder", "flic", "flic-hl", "flic-s3", "hetfedrep", "fedhenn"}
 # What cannot be trained in chains, and says so before a run begins.
 UNCHAINED = {name for name, one in ALGORITHMS.items() if one.no_chains or name.startswith("robust")}
 UNLINED = {*UNCHAINED, *(name for name, one in ALGORITHMS.items() if one.exchanges > 1)}
@@ -201,12 +227,12 @@ def experiment(
     seed: int = 0,
 ) -> Experiment:
     """One phase of an algorithm; closed-form ones are given the sweep they need."""
-    data = data or federation(widths=isinstance(algorithm, Personal) and algorithm.keep == "features")
+    known = next((name for name, one in ALGORITHMS.items() if one is algorithm), "")
+    data = data or federation(widths=known in WIDE or algorithm == ALGORITHMS["personal/own-encoder"])
     orchestration = (
         Sweep() if algorithm.one_shot and not isinstance(orchestration, Chains) else orchestration or Star(4)
     )
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
-    known = next((name for name, one in ALGORITHMS.items() if one is algorithm), "")
     samples = sum(data.sizes().values())
     model = model or MODELS.get(known, TinyNet())
     task = Task(model, (WIDTH,), CLASSES, len(data.clients), seed, samples=samples, public=public())
