@@ -88,6 +88,13 @@ def test_samples_without_a_share_are_not_there_and_clients_go_side_by_side() -> 
         assert torch.allclose(between(z[0], y[0], drawn, labels, 3, share[0]), some)
 
 
+def test_a_client_that_has_diverged_disturbs_no_other() -> None:
+    z, mean, y = draw(2, 5, 3), draw(2, 3), torch.tensor([0, 0, 1, 1, 1])
+    z[0, 2] = torch.nan
+    both = torch.vmap(lambda z: w2_by_class(z, y, mean))(z)
+    assert both[0].isnan() and torch.allclose(both[1], w2_by_class(z[1], y, mean))
+
+
 def test_w2_between_samples_is_w2_against_the_gaussian_of_the_others() -> None:
     x, z, y, labels = draw(12, 4), draw(15, 4), torch.arange(12) % 2, torch.arange(15) % 3
     expected = sum(textbook(x[y == c], z[labels == c].mean(0), covariance(z[labels == c])) for c in range(2))

@@ -88,7 +88,7 @@ def _nuclear(rows: Tensor, hot: Tensor, y: Tensor) -> Tensor:
 
 def _inverse_root(matrix: Tensor, least: float) -> Tensor:
     """Return `A^{−½}` of positive semi-definite matrices, zero where A is, up to the rounding of what it is made of."""
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = torch.linalg.eigh(matrix.nan_to_num(0.0, 0.0, 0.0))  # NaN must stay that of the client it is of
     size = matrix.shape[-1]
     floor = values[..., -1:] * max(size * torch.finfo(matrix.dtype).eps, (size * least) ** 2)
     scale = torch.where(values > floor.clamp(min=1e-300), values.clamp(min=1e-300).rsqrt(), 0.0)
