@@ -31,17 +31,34 @@ def w2_by_class(z: Tensor, y: Tensor, mean: Tensor, root: Tensor | None = None, 
     """Return `Σ_c W2²(N(v_c, Σ_c), N(m̂_c, Σ̂_c))` over the classes of some samples (eq. 3, second term).
 
     `W2² = ‖v_c − m̂_c‖² + tr Σ_c + tr Σ̂_c − 2·tr(Σ_c^½·Σ̂_c·Σ_c^½)^½`; the last trace is the sum of the singular
-    values of `B_c·L_c`, where the rows of B_c are the centred samples over √(n_c − 1).  `mean` is C × k, `root`
-    C × k × k.
+    values of `M_c = B_c·L_c`, where the rows of B_c are the centred samples over √(n_c − 1).  Its gradient with respect
+    to M_c is the polar factor P_c, which gives those with respect to z, v and L: `2·B − 2·P·Lᵀ` for the rows of B,
+    `2·(v − m̂)`, and `2·L − 2·Bᵀ·P`.  `mean` is C × k, `root` C × k × k.
     """
-    hot = membership(y, len(mean), share, z.dtype)
-    centres, rows = _moments(z, hot)
-    held = hot.sum(0) > 0
-    shift = ((centres - mean).square().sum(1) * held).sum()
+    with torch.no_grad():
+        hot = membership(y, len(mean), share, z.dtype)
+        counts = hot.sum(0)
+        held, (centres, rows) = (counts > 0).to(z.dtype), _moments(z, hot)
+        shift = (centres - mean) * held[:, None]
+        seen = rows if root is None else (rows[:, None] @ root[y])[:, 0]
+        polar = _polar(seen, hot, y)
+        spread = z.shape[1] * held.sum() if root is None else (root.square().sum((1, 2)) * held).sum()
+        value = shift.square().sum() + spread + rows.square().sum() - 2 * (polar * seen).sum()
+        back = rows - (polar if root is None else (root[y] @ polar[:, :, None])[:, :, 0])
+        pulled = (hot / counts.clamp(min=1)).mT @ back  # whatever moves a mean moves all of its class
+        scale = hot @ (counts - 1).clamp(min=1).rsqrt()
+        slope = 2 * (hot @ (shift / counts.clamp(min=1)[:, None]) + scale[:, None] * (back - hot @ pulled))
+    total = _along(_along(value, z, slope), mean, -2 * shift)
     if root is None:
-        return shift + z.shape[1] * held.sum() + rows.square().sum() - 2 * _nuclear(rows, hot, y)
-    spread = (root.square().sum((1, 2)) * held).sum() + rows.square().sum()
-    return shift + spread - 2 * _nuclear((rows[:, None] @ root[y])[:, 0], hot, y)
+        return total
+    with torch.no_grad():
+        steeper = 2 * (root * held[:, None, None] - (hot.mT[:, :, None] * rows).mT @ polar)
+    return _along(total, root, steeper)
+
+
+def _along(value: Tensor, leaf: Tensor, slope: Tensor) -> Tensor:
+    """Return a value whose gradient with respect to a leaf is known, and need not be found by going back."""
+    return value + ((leaf - leaf.detach()) * slope).sum()
 
 
 def w2_between(x: Tensor, y: Tensor, z: Tensor, labels: Tensor, classes: int, share: Tensor | None = None) -> Tensor:
@@ -67,23 +84,27 @@ def _moments(z: Tensor, hot: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nuclear(rows: Tensor, hot: Tensor, y: Tensor) -> Tensor:
-    """Return the singular values of every class's rows, all summed up: `Σ_c ‖M_c‖_*`.
-
-    The gradient is the polar factor `P = (M·Mᵀ)^{−½}·M`, and `⟨P, M⟩ = ‖M‖_*`.  So P is made without a gradient, from
-    the products of rows of the same class or the Grams of all classes, whichever is smaller; directions without any
-    length up to the rounding of the rows, as of a single sample, have none.  Products lose half of the digits, so they
-    are taken in float64.
-    """
+    """Return the singular values of every class's rows, all summed up: `Σ_c ‖M_c‖_* = ⟨P, M⟩`, with the gradient P."""
     with torch.no_grad():
-        least = torch.finfo(rows.dtype).eps
-        wide, member = rows.double(), hot.double()
-        (samples, width), classes = rows.shape, hot.shape[1]
-        if samples**3 <= classes * width**3:
-            polar = _inverse_root((wide @ wide.mT) * (member @ member.mT), least) @ wide
-        else:
-            grams = (member.mT[:, :, None] * wide).mT @ wide
-            polar = (wide[:, None] @ _inverse_root(grams, least)[y])[:, 0]
-    return (polar.to(rows.dtype) * rows).sum()
+        polar = _polar(rows, hot, y)
+    return (polar * rows).sum()
+
+
+def _polar(rows: Tensor, hot: Tensor, y: Tensor) -> Tensor:
+    """Return the polar factor `P = (M·Mᵀ)^{−½}·M` of every class's rows.
+
+    It is made from the products of rows of the same class or the Grams of all classes, whichever is smaller.
+    Directions without any length up to the rounding of the rows, as of a single sample, have none in P.  Products lose
+    half of the digits, so they are taken in float64.
+    """
+    wide, member, least = rows.double(), hot.double(), torch.finfo(rows.dtype).eps
+    (samples, width), classes = rows.shape, hot.shape[1]
+    if samples**3 <= classes * width**3:
+        found = _inverse_root((wide @ wide.mT) * (member @ member.mT), least) @ wide
+    else:
+        grams = (member.mT[:, :, None] * wide).mT @ wide
+        found = (wide[:, None] @ _inverse_root(grams, least)[y])[:, 0]
+    return found.to(rows.dtype)
 
 
 def _inverse_root(matrix: Tensor, least: float) -> Tensor:

@@ -329,10 +329,12 @@ class Stepper:
         found = {key: self._corrected(key, slope, weights[key], anchor, shift) for key, slope in gradients.items()}
         if self.training.clip is not None:
             found = self._clipped(found, self.training.clip)
+        biases: tuple[Tensor, ...] = ()
         if STEPS in self.memory:
-            self._rows(STEPS, rows).add_(1)
+            steps = self._rows(STEPS, rows).add_(1)
+            biases = optimisers.unbiased(steps, self.training.betas)
         for key, slope in found.items():
-            self._move(key, weights[key], slope, rows)
+            self._move(key, weights[key], slope, rows, biases)
 
     def _corrected(self, key: str, slope: Tensor, weight: Tensor, anchor: Tree, shift: Tree) -> Tensor:
         if self.strength and key in anchor:
@@ -352,7 +354,7 @@ class Stepper:
     def _rows(self, name: str, rows: slice) -> Tensor:
         return self.memory[name][rows] if self.dims else self.memory[name]
 
-    def _move(self, key: str, weight: Tensor, slope: Tensor, rows: slice) -> None:
+    def _move(self, key: str, weight: Tensor, slope: Tensor, rows: slice, biases: tuple[Tensor, ...]) -> None:
         training = self.training
         if training.optimiser == "sgd":
             velocity = self._rows(f"velocity.{key}", rows) if training.momentum else None
@@ -360,5 +362,5 @@ class Stepper:
             return
         if training.optimiser == "adamw":
             weight.mul_(1 - self.rate * training.weight_decay)
-        first, second, steps = (self._rows(name, rows) for name in (f"first.{key}", f"second.{key}", STEPS))
-        optimisers.adam(weight, slope, self.rate, training.betas, training.epsilon, first, second, steps)
+        first, second = (self._rows(f"{name}.{key}", rows) for name in ("first", "second"))
+        optimisers.adam(weight, slope, self.rate, training.betas, training.epsilon, first, second, biases)

@@ -41,6 +41,12 @@ def sgd(weight: Tensor, gradient: Tensor, rate: float, momentum: float, velocity
     weight.sub_(gradient, alpha=rate)
 
 
+def unbiased(steps: Tensor, betas: tuple[float, float]) -> tuple[Tensor, ...]:
+    """Return what Adam divides its means by after so many steps, `1 − β₁ᵗ` and `1 − β₂ᵗ`: the same for all leaves."""
+    count = steps.double()  # 1 − 0.999 needs more digits
+    return tuple((1 - beta**count).to(steps.dtype) for beta in betas)
+
+
 def adam(
     weight: Tensor,
     gradient: Tensor,
@@ -49,13 +55,12 @@ def adam(
     epsilon: float,
     first: Tensor,
     second: Tensor,
-    steps: Tensor,
+    biases: tuple[Tensor, ...],
 ) -> None:
     """Step by Kingma and Ba (2015): `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − η·m̂/(√v̂ + ε)`."""
     one, two = betas
     first.mul_(one).add_(gradient, alpha=1 - one)
     second.mul_(two).addcmul_(gradient, gradient, value=1 - two)
-    count = (steps.reshape(-1, *(1,) * (gradient.ndim - 1)) if steps.ndim else steps).double()
-    bias_one, bias_two = ((1 - beta**count).to(gradient.dtype) for beta in betas)  # 1 − 0.999 needs more digits
+    bias_one, bias_two = (one.reshape(-1, *(1,) * (gradient.ndim - 1)) if one.ndim else one for one in biases)
     scale = (second / bias_two).sqrt_().add_(epsilon)
     weight.sub_((first / bias_one).div_(scale), alpha=rate)
