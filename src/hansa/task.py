@@ -228,6 +228,11 @@ class Task:
         """Return what the head sees, φ(x), flattened to one vector a sample."""
         return self.part("features", params, x).flatten(1)
 
+    @functools.cached_property
+    def from_features(self) -> Task:
+        """The same task with features in the place of inputs: its network is the head alone, with the same leaves."""
+        return _FromFeatures(**{one.name: getattr(self, one.name) for one in fields(self)})
+
     @property
     def features_flops(self) -> float:
         """Floating-point operations of φ for one sample (matrix products and convolutions, a multiply-add is two)."""
@@ -240,6 +245,15 @@ class Task:
         if self.labels is None or type(self.module.get_submodule("head")) is not torch.nn.Linear:
             return whole
         return whole * int(self.labels.sum()) / self.outputs
+
+
+class _FromFeatures(Task):
+    """A task that begins where the head does."""
+
+    def network(self, params: Tree, x: Tensor) -> Tensor:
+        """Return what the head makes of features, in the mode it is in."""
+        out: Tensor = functional_call(self.module.get_submodule("head"), pick("head", params), (x,))
+        return out
 
 
 def expected_shapes(task: Task) -> dict[str, tuple[int, ...]]:

@@ -6,6 +6,7 @@ import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from law_examples import Lines, NormNet, PrototypeBank, TinyNet
@@ -25,6 +26,7 @@ from hansa.algorithms.fedbn import FedBN
 from hansa.algorithms.feddbe import FedDBE
 from hansa.algorithms.feddyn import FedDyn
 from hansa.algorithms.fedgh import FedGH
+from hansa.algorithms.fedhenn import FedHeNN
 from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.fedpcl import FedPCL
 from hansa.algorithms.fedper import FedPer
@@ -33,6 +35,11 @@ from hansa.algorithms.fedprox import FedProx
 from hansa.algorithms.fedrep import FedRep
 from hansa.algorithms.fedsim import FedSim
 from hansa.algorithms.fedtgp import FedTGP
+from hansa.algorithms.flic import Alignment, Flic
+from hansa.algorithms.flic_class import FlicClass
+from hansa.algorithms.flic_hl import FlicHL
+from hansa.algorithms.flic_s3 import FlicS3
+from hansa.algorithms.hetfedrep import HetFedRep
 from hansa.algorithms.l2gd import L2GD
 from hansa.algorithms.lg_fedavg import LGFedAvg
 from hansa.algorithms.local import Local
@@ -58,6 +65,8 @@ from hansa.features.module import FrozenModule
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore, Store
+from hansa.models.dense import Linear
+from hansa.models.latent import Latent
 from hansa.models.random_features import RandomFeaturesModel
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.dropout import Dropout
@@ -83,6 +92,8 @@ write_whole(HEAD, wire.pack({"head.bias": torch.tensor([0.5, -0.5, 0.25])}))
 WIDTH, CLASSES, CLIENTS = 5, 3, 7
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
 OWN = replace(LOCAL, train="features")
+FEW = LocalTraining(lr=0.02, epochs=1, batch_size=8)
+QUICK: dict[str, Any] = {"strength": 0.1, "calibration": 0.1, "pretrain_epochs": 1, "draws": 3, "spread": 1.0}
 
 # Every name of the catalogue, in one or more settings (`name/setting`); `each` is an example of what may come.
 ALGORITHMS: dict[str, Algorithm] = {
@@ -155,11 +166,26 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedtgp": FedTGP(LOCAL, server=LocalTraining(0.01, 3, 4), predict="prototypes"),
     "fedgh": FedGH(LOCAL, LOCAL),
     "prototype-noise": PrototypeNoise(FedPCL(OWN, 0.5, bank="mean"), "laplace", 0.2, 0.01),
+    "flic": Flic(L2GD(FEW, 0.5, 0.3, "features"), Alignment(distance="mmd", **QUICK)),
+    "flic-class": FlicClass(FEW, Alignment(distance="w2-sampled", extra_epochs=1, meta_classes=(0, 1, 0), **QUICK)),
+    "flic-hl": FlicHL(FEW, anchors=Alignment(covariance="learnt", pretrain_batch=5, **QUICK)),
+    "flic-s3": FlicS3(4, 2),
+    "hetfedrep": HetFedRep(FEW, shared_from=1),
+    "fedhenn": FedHeNN(FEW, 0.5, 5),
     "each": PrototypeBank(),
 }
-MODELS: dict[str, Model] = {"fedbn": NormNet(), "feature-scale": RandomFeaturesModel(dimension=8)}
+HIDDEN = Latent(TinyNet(), 4, 3)
+MODELS: dict[str, Model] = {
+    "fedbn": NormNet(),
+    "feature-scale": RandomFeaturesModel(dimension=8),
+    "flic-hl": HIDDEN,
+    "hetfedrep": HIDDEN,
+    "flic-s3": Linear(),
+}
 # What first collects something from the clients that it visits, before any of them trains.
 COLLECTS = {"feddbe", "fedpcl", "fedpcl/negatives", "fedpcl/program", "prototype-noise"}
+# Clients of these have inputs of different widths.
+WIDE = {"personal/own-encoder", "flic", "flic-hl", "flic-s3", "hetfedrep", "fedhenn"}
 # What cannot be trained in chains, and says so before a run begins.
 UNCHAINED = {name for name, one in ALGORITHMS.items() if one.no_chains or name.startswith("robust")}
 UNLINED = {*UNCHAINED, *(name for name, one in ALGORITHMS.items() if one.exchanges > 1)}
@@ -221,12 +247,12 @@ def experiment(
     seed: int = 0,
 ) -> Experiment:
     """One phase of an algorithm; closed-form ones are given the sweep they need."""
-    data = data or federation(widths=isinstance(algorithm, Personal) and algorithm.keep == "features")
+    known = next((name for name, one in ALGORITHMS.items() if one is algorithm), "")
+    data = data or federation(widths=known in WIDE or algorithm == ALGORITHMS["personal/own-encoder"])
     orchestration = (
         Sweep() if algorithm.one_shot and not isinstance(orchestration, Chains) else orchestration or Star(4)
     )
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
-    known = next((name for name, one in ALGORITHMS.items() if one is algorithm), "")
     samples = sum(data.sizes().values())
     model = model or MODELS.get(known, TinyNet())
     task = Task(model, (WIDTH,), CLASSES, len(data.clients), seed, samples=samples, public=public())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 
@@ -28,12 +29,13 @@ class L2GD(Wrapper):
     `local.lr`, so `ω = lr·λ·(1−p)/p`.  Only a change from gradient steps to averaging needs communication: a round is a
     run of averaging steps and the run of gradient steps that follows, of random lengths that the server draws.  With
     some clients a round only, x̄ is the mean of those visited; the paper's is the plain mean, `weights = "uniform"`.
-    λ = 0 is local training.  Clients deploy x_k.
+    λ = 0 is local training.  With `keep` that part follows no mean and never travels.  Clients deploy x_k.
     """
 
     local: LocalTraining = LocalTraining()
     strength: float = 0.1
     probability: float = 0.1
+    keep: Literal["none", "head", "features"] = "none"
     weights: Weights = "samples"
 
     def __post_init__(self) -> None:
@@ -52,8 +54,10 @@ class L2GD(Wrapper):
 
     @cached_property
     def inner(self) -> FedAvg:
-        """Averaging of the models."""
-        return FedAvg(self.local, weights=self.weights)
+        """Averaging of the models, or of what clients do not keep."""
+        trained = (self.local.train,) if isinstance(self.local.train, str) else self.local.train
+        rest = self.local if self.keep == "none" else replace(self.local, train=(*trained, f"!{self.keep}"))
+        return FedAvg(rest, weights=self.weights)
 
     @property
     def personal(self) -> bool:
@@ -83,10 +87,12 @@ class L2GD(Wrapper):
         averaging, descending = down["steps"].tolist()
         mixing = self.mixing * self.local.rate(task) / self.local.lr  # a schedule changes both kinds of steps alike
         mean, share = pick("model", down), 1 - (1 - mixing) ** averaging
-        own = {key: torch.lerp(leaf, mean[key], share) for key, leaf in pick("own", state).items()}
+        before = pick("own", state)
+        own = before | {key: torch.lerp(before[key], leaf, share) for key, leaf in mean.items()}
         trained = yield Turn(replace(self.local, steps=descending), task, task.params() | own)
         own, weight = self.local.moving(trained.params), weight_of(self.weights, data)
-        return Update(nest("model", displacement(own, mean, weight)), weight, flops=trained.flops), nest("own", own)
+        step = displacement({key: own[key] for key in mean}, mean, weight)
+        return Update(nest("model", step), weight, flops=trained.flops), nest("own", own)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Return the mean of the models visited, and the next round's coins."""

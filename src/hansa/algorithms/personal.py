@@ -13,6 +13,7 @@ from hansa.errors import require
 from hansa.io.registry import Piece
 from hansa.payload import Role
 from hansa.task import ClientData, Task
+from hansa.training.averaging import Averages
 from hansa.training.leaves import Patterns, personal_leaves
 from hansa.training.local import Trained
 from hansa.training.visits import Visit
@@ -36,9 +37,8 @@ class Personal(Wrapper):
 
     def __post_init__(self) -> None:
         name, trains = type(self.inner).__name__, training_of(self.inner) is not None
-        require(
-            trains and not self.inner.personal, f"Personal wraps algorithms that train one model for all. Got {name}."
-        )
+        one = not self.inner.personal or isinstance(self.inner, Averages)  # what those tune is tuned when deployed
+        require(trains and one, f"Personal wraps algorithms that train one model for all. Got {name}.")
         odd = sorted(group for group, role in self.inner.uplink.items() if role is Role.EACH)
         require(not odd, f"Personal cannot wrap an algorithm whose server needs every client's own {odd}.")
 

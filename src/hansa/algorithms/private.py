@@ -56,6 +56,8 @@ class Private(Wrapper):
         averages = Role.STEP in roles and not self.inner.one_shot
         says = f"Private can wrap algorithms that average what clients trained only. Got {name}"
         require(averages, f"{says}: the closed form 'fed3r' has a 'privacy' of its own.")
+        whole = not self.inner.partial
+        require(whole, f"Private needs the same leaves of every client, and of {name} some may not upload all.")
         once = self.cohorts == "known" or self.inner.exchanges == 1
         require(once, f"Private with cohorts = 'secret' cannot wrap {name}, which visits every cohort several times.")
 

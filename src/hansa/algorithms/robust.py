@@ -43,6 +43,8 @@ class Robust(Wrapper):
         require(averages, f"Robust can wrap algorithms that average what clients trained only. Got {name}.")
         private = any(isinstance(one, Private) for one in layers(self.inner))
         require(not private, "Robust cannot wrap Private: its noise hides sums, and a rule needs single uploads.")
+        whole = not self.inner.partial
+        require(whole, f"Robust needs the same leaves of every client, and of {name} some may not upload all.")
         require(Role.EACH not in roles, f"Robust cannot wrap {name}, whose server keeps single uploads already.")
 
     @property

@@ -96,8 +96,14 @@ def all_finite(leaf: Tensor, own: Collection[int] = ()) -> bool:
 
 
 def layout_of(algorithm: Algorithm, task: Task, down: Tree) -> Layout | None:
-    """Return the shapes and types of an upload, from a visit to a made-up client; None where that cannot be made."""
-    data = made_up(task)
+    """Return the shapes and types of an upload, from a visit to a made-up client; None where that cannot be made.
+
+    Where clients may lack leaves, the made-up one may too; whatever it was sent could be displaced by another.
+    """
+    data, steps = made_up(task), dict[str, Tensor]()
+    if algorithm.partial:
+        groups = {group for group, role in algorithm.uplink.items() if role is Role.STEP}
+        steps = {key: leaf for key, leaf in down.items() if key.partition(".")[0] in groups}
     try:
         view = task.view(data, {})
         visit = algorithm.visit(view, down, algorithm.client_init(view, data), data, torch.Generator().manual_seed(0))
@@ -106,7 +112,7 @@ def layout_of(algorithm: Algorithm, task: Task, down: Tree) -> Layout | None:
             turn = visit.send(untrained(turn))
     except StopIteration as end:
         sums = algorithm.decode(task, algorithm.encode(end.value[0].sums))
-        return {key: (leaf.shape, leaf.dtype) for key, leaf in sums.items()}
+        return {key: (leaf.shape, leaf.dtype) for key, leaf in (steps | sums).items()}
     except Exception:  # an algorithm may ask more of its clients than two samples can give
         return None
 

@@ -50,6 +50,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "char-lstm": "hansa.models.recurrent:CharLSTM",
         "mobilenetv2": "hansa.models.mobilenet:MobileNetV2",
         "random-features": "hansa.models.random_features:RandomFeaturesModel",
+        "latent": "hansa.models.latent:Latent",
         "module": "hansa.models.module:Module",
     },
     "extractor": {
@@ -95,6 +96,12 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "fedtgp": "hansa.algorithms.fedtgp:FedTGP",
         "fedgh": "hansa.algorithms.fedgh:FedGH",
         "prototype-noise": "hansa.algorithms.prototype_noise:PrototypeNoise",
+        "flic": "hansa.algorithms.flic:Flic",
+        "flic-class": "hansa.algorithms.flic_class:FlicClass",
+        "flic-hl": "hansa.algorithms.flic_hl:FlicHL",
+        "flic-s3": "hansa.algorithms.flic_s3:FlicS3",
+        "hetfedrep": "hansa.algorithms.hetfedrep:HetFedRep",
+        "fedhenn": "hansa.algorithms.fedhenn:FedHeNN",
     },
     "objective": {
         "cross-entropy": "hansa.training.objectives:CrossEntropy",
