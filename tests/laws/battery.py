@@ -52,6 +52,7 @@ from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore, Store
 from hansa.models.random_features import RandomFeaturesModel
+from hansa.models.tokens import ColumnTokens
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.dropout import Dropout
 from hansa.orchestrate.fedasyncseq import FedAsyncSeq
@@ -59,6 +60,7 @@ from hansa.orchestrate.fedseq import FedCyclic, FedSeq
 from hansa.orchestrate.fedseq2par import FedSeq2Par
 from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star, Sweep
+from hansa.plan.shapes import networks_of
 from hansa.ridge import GaussianMechanism
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
@@ -85,6 +87,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedavg/yogi": FedAvg(LOCAL, Yogi(), "uniform"),
     "fedavg/local-adam": FedAvg(LocalTraining(0.01, 2, 4, optimiser="adam", clip=0.5, schedule=Cosine())),
     "fedavg/smooth": FedAvg(replace(LOCAL, objective=CrossEntropy(0.1, "balanced"), optimiser="adamw")),
+    "fedavg/own-columns": FedAvg(LOCAL, SGD(momentum=0.5)),
     "fed3r": Fed3R(),
     "fed3r/full": Fed3R(upload="full", normalize="gamma", intercept=True),
     "fed3r/private": Fed3R(privacy=GaussianMechanism(5.0, noise="simulated"), keep_sums=True),
@@ -139,7 +142,12 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedalt": FedAlt(LOCAL),
     "each": PrototypeBank(),
 }
-MODELS: dict[str, Model] = {"fedbn": NormNet(), "feature-scale": RandomFeaturesModel(dimension=8)}
+MODELS: dict[str, Model] = {
+    "fedbn": NormNet(),
+    "feature-scale": RandomFeaturesModel(dimension=8),
+    "fedavg/own-columns": ColumnTokens(4, (6,)),
+}
+WIDTHS = ("fedavg/own-columns",)  # tried on clients of different widths, as encoders of their own are
 # What cannot be trained in chains, and says so before a run begins.
 UNCHAINED = {name for name, one in ALGORITHMS.items() if one.no_chains or name.startswith("robust")}
 UNLINED = {*UNCHAINED, *(name for name, one in ALGORITHMS.items() if one.exchanges > 1)}
@@ -181,7 +189,8 @@ def federation(clients: int = CLIENTS, widths: bool = False, seed: int = 0) -> F
         if widths:
             x = torch.cat([x, torch.randn(n + 4, k % 3, generator=rng)], 1)
         made[f"c{k}"] = (x[:n].numpy(), y[:n].numpy(), x[n:].numpy(), y[n:].numpy())
-    return federation_from_clients(made)
+    columns = {name: [f"column {place}" for place in range(arrays[0].shape[1])] for name, arrays in made.items()}
+    return federation_from_clients(made, columns=columns if widths else None)
 
 
 def public() -> ClientData:
@@ -201,15 +210,18 @@ def experiment(
     seed: int = 0,
 ) -> Experiment:
     """One phase of an algorithm; closed-form ones are given the sweep they need."""
-    data = data or federation(widths=isinstance(algorithm, Personal) and algorithm.keep == "features")
+    known = next((name for name, one in ALGORITHMS.items() if one is algorithm), "")
+    data = data or federation(
+        widths=known in WIDTHS or (isinstance(algorithm, Personal) and algorithm.keep == "features")
+    )
     orchestration = (
         Sweep() if algorithm.one_shot and not isinstance(orchestration, Chains) else orchestration or Star(4)
     )
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
-    known = next((name for name, one in ALGORITHMS.items() if one is algorithm), "")
     samples = sum(data.sizes().values())
-    model = model or MODELS.get(known, TinyNet())
-    task = Task(model, (WIDTH,), CLASSES, len(data.clients), seed, samples=samples, public=public())
+    common, own = networks_of(model or MODELS.get(known, TinyNet()), data.inputs())
+    shape, count = common.input_shape, len(data.clients)
+    task = Task(common.model, shape, CLASSES, count, seed, samples=samples, public=public(), networks=own)
     return Experiment(task, data, (phase,), engine or Serial(), seed)
 
 
