@@ -41,7 +41,7 @@ name = "column-tokens"
 width = 4
 hidden = [5]
 [[phases]]
-algorithm = { name = "fedavg", local = { lr = 0.1 } }
+algorithm = { name = "fedavg", local = { lr = 0.3, epochs = 10 } }
 orchestration = { name = "star", fraction = 1.0 }
 rounds = 3
 """

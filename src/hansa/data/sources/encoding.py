@@ -47,8 +47,8 @@ class EncodingRule:
 
     def _flags(self, absent: Array) -> list[int]:
         """Return the first input of every column that has a value in some of the rows, and none in others."""
-        partly: Array = absent.any(axis=0) & ~absent.all(axis=0)
-        first = {name: place for place, name in reversed(list(enumerate(self.source))) if partly[place]}
+        partly = set(np.flatnonzero(absent.any(axis=0) & ~absent.all(axis=0)).tolist())
+        first = {name: place for place, name in reversed(list(enumerate(self.source))) if place in partly}
         return sorted(first.values())
 
     def of(self, rows: Array) -> tuple[EncodingRule, Array]:
