@@ -67,8 +67,8 @@ def _numbered(*shape: int) -> tuple[Column, ...]:
     return tuple(Column(str(place)) for place in range(shape[0]))
 
 
-class _Token(nn.Module):
-    """The token of one column."""
+class _Column(nn.Module):
+    """The leaves of one column: one for each of its inputs, and a bias."""
 
     sample_by_sample = True
 
@@ -80,14 +80,9 @@ class _Token(nn.Module):
             drawn = (2 * torch.rand(width, generator=rng, device="cpu") - 1) * BOUND
             self.register_parameter(leaf, nn.Parameter(drawn.to(torch.get_default_device())))
 
-    def forward(self, x: Tensor) -> Tensor:
-        weight = torch.stack([getattr(self, leaf) for leaf in self.leaves])  # which may be another's than its own
-        bias: Tensor = getattr(self, "bias")  # noqa: B009, as the others
-        return torch.relu(x[..., self.places] @ weight + bias)
-
 
 class _Tokens(nn.Module):
-    """The tokens of all columns, pooled."""
+    """The tokens of all columns, pooled; columns with as many inputs are computed together."""
 
     sample_by_sample = True
 
@@ -95,18 +90,30 @@ class _Tokens(nn.Module):
         super().__init__()
         if attention:
             self.query = nn.Parameter(torch.zeros(width))
-        self.attention, groups = attention, dict[str, dict[str, int]]()
+        self.attention, inputs = attention, dict[str, dict[str, int]]()
         for place, column in enumerate(columns):
-            groups.setdefault(f"column:{_plain(column.name)}", {})[_leaf(column)] = place
-        for name, inputs in groups.items():
-            self.add_module(name, _Token(width, inputs, seed_for(torch.initial_seed(), name)))
+            inputs.setdefault(f"column:{_plain(column.name)}", {})[_leaf(column)] = place
+        self.alike: dict[int, list[str]] = {}
+        for name, own in inputs.items():
+            self.add_module(name, _Column(width, own, seed_for(torch.initial_seed(), name)))
+            self.alike.setdefault(len(own), []).append(name)
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = torch.stack([token(x) for token in self.children()], dim=-2)
+        tokens = torch.cat([self._tokens(x, names) for names in self.alike.values()], dim=-2)
         if not self.attention:
             return tokens.sum(dim=-2)
         share = torch.softmax(tokens @ self.query / self.query.shape[0] ** 0.5, dim=-1)
         return (share[..., None] * tokens).sum(dim=-2)
+
+    def _tokens(self, x: Tensor, names: Sequence[str]) -> Tensor:
+        """Return the tokens (… × columns × width) of some columns that have as many inputs."""
+        columns = [getattr(self, name) for name in names]
+        places = [place for column in columns for place in column.places]
+        leaves = torch.stack([getattr(column, leaf) for column in columns for leaf in column.leaves])
+        bias = torch.stack([column.bias for column in columns])
+        weight = leaves.reshape(len(columns), -1, leaves.shape[-1])
+        read = x[..., places].reshape(*x.shape[:-1], len(columns), -1)
+        return torch.relu(torch.einsum("...ci,ciw->...cw", read, weight) + bias)
 
 
 def _leaf(column: Column) -> str:
