@@ -158,8 +158,8 @@ class Task:
     place: int = 0  # of the phase among all phases of a run, and of those it continues
     cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
-    public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
     networks: Mapping[str, Network] = field(default_factory=dict)  # of clients that have another than the common one
+    public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
 
     @property
     def num_classes(self) -> int:

@@ -13,7 +13,7 @@ import hansa
 from hansa.models.dense import MLP
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table
-from hansa.task import ClientData, Task, task_from_table, task_to_table
+from hansa.task import ClientData, Network, Task, task_from_table, task_to_table
 from hansa.tree import equal
 
 # Every field away from its default, so that one that is forgotten is noticed.
@@ -35,6 +35,7 @@ CHANGED: dict[str, Any] = {
     "place": 29,
     "cohort": 31,
     "visits": 37,
+    "networks": {"c": Network(MLP((2,)), (41,))},
 }
 
 

@@ -26,7 +26,7 @@ from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import seed_for
 from hansa.server.optimisers import SGD, Adam
-from hansa.task import ClientInputs, Column, Network, Task, task_from_table, task_to_table
+from hansa.task import ClientInputs, Column, Task
 from hansa.training.local import LocalTraining, Turn, train
 from journals import ListJournal
 
@@ -130,13 +130,6 @@ def test_what_cannot_take_part_is_refused_before_a_run() -> None:
     assert "Private needs the same leaves of every client" in why(Private(noise="simulated"))
     assert "Phase 'only' shares leaves that do not fit all clients" in why(Scaffold())
     assert "together" in why(Robust())
-
-
-def test_a_task_travels_with_its_networks() -> None:
-    task = made(FedAvg()).task
-    again = task_from_table(task_to_table(task))
-    assert again.networks == task.networks and again.model == task.model
-    assert isinstance(again.networks["south"], Network)
 
 
 def test_columns_must_be_those_of_the_samples() -> None:
