@@ -44,6 +44,41 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "a site is scaled by all its rows, those it is tested on too",
+        "data/sites.py",
+        "    rows = data.train.x[division.train[name]]\n",
+        "    rows = data.train.x[np.union1d(division.train[name], division.local(name))]\n",
+        "tests/data/test_sites.py",
+    ),
+    Mutant(
+        "a site keeps columns that are constant in the rows it trains on",
+        "data/sources/encoding.py",
+        "np.where(absent, -np.inf, rows).max(axis=0) > np.where",
+        "np.where(absent, -np.inf, rows).max(axis=0) >= np.where",
+        "tests/data/test_sites.py",
+    ),
+    Mutant(
+        "a client receives leaves of columns that it has not",
+        "task.py",
+        'if key.partition(".")[2] not in lacks} if lacks else message',
+        "} if lacks else message",
+        "tests/models/test_tokens.py",
+    ),
+    Mutant(
+        "a column starts differently at sites with other columns beside it",
+        "models/tokens.py",
+        "seed_for(torch.initial_seed(), name)",
+        "seed_for(torch.initial_seed(), name, len(inputs))",
+        "tests/models/test_tokens.py",
+    ),
+    Mutant(
+        "leaves padded for wider clients stay padded",
+        "engines/kernels/widths.py",
+        "dense(one)[..., :width].contiguous()",
+        "dense(one).contiguous()",
+        "tests/engines/test_widths.py",
+    ),
+    Mutant(
         "attackers do not depend on the seed",
         "attacks/attack.py",
         'seeds_for(seed, "attack", names=names)',

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
 from hansa.errors import HansaError, require
-from hansa.io.codec import LARGEST, from_table, piece_to_table
+from hansa.io.codec import LARGEST, from_table, piece_to_table, to_table
 from hansa.io.flops import FlopCount
 from hansa.io.registry import Piece
 from hansa.io.trust import NOBODY, Trust
@@ -22,6 +22,7 @@ from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
 
 PixelScale = tuple[tuple[float, float], ...]  # the mean and deviation of every colour channel in [0, 1]
+T = TypeVar("T")
 
 
 class Model(Hashable, Protocol):
@@ -29,6 +30,41 @@ class Model(Hashable, Protocol):
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
         """Return a freshly initialised module for inputs of this shape (without the batch dimension)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Column:
+    """What an input stands for: a number of a table's column, one of its categories, or that its value is missing."""
+
+    name: str
+    category: str | None = None
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class ClientInputs:
+    """What one client's samples are like: their shape and, where they came from a table, what each input stands for."""
+
+    client: str
+    shape: tuple[int, ...]
+    columns: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model for inputs of one shape."""
+
+    model: Annotated[Model, Piece("model")]
+    input_shape: tuple[int, ...]
+
+
+@runtime_checkable
+class FollowsClients(Protocol):
+    """A model whose network depends on more than the shape of a client's inputs."""
+
+    def fitted(self, clients: Sequence[ClientInputs]) -> Network:
+        """Return the network of one client, or the one that several have in common."""
         ...
 
 
@@ -127,6 +163,7 @@ class Task:
     spans: tuple[tuple[str, int], ...] = ()  # of frozen features: every extractor's name and its number of columns
     pixels: PixelScale = ()  # what standardised the inputs, where these are pictures that a source was told to scale
     characters: str = ""  # that token ids stand for, in their order; empty where they stand for none
+    networks: Mapping[str, Network] = field(default_factory=dict)  # of clients that have another than the common one
     public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
 
     @property
@@ -135,20 +172,36 @@ class Task:
         require(not self.real, "The targets are real numbers, and this needs classes: use 'fed3r' or 'fedavg'.")
         return self.outputs
 
-    def view(self, data: ClientData, start: Tree) -> Task:
-        """Return the task as one client sees it: its own input shape, classes, and leaves of earlier phases."""
+    def view(self, data: ClientData, start: Tree, client: str = "") -> Task:
+        """Return the task as one client sees it: its own network, shapes and classes, and leaves of earlier phases."""
         shape, labels = tuple(data.x.shape[1:]), self._labels_of(data) if self.local_labels else None
-        if shape == self.input_shape:
+        own = self.networks.get(client)
+        if shape == self.input_shape and own is None:
             alike = not start and labels is None
             return self if alike else replace(self, start={**self.start, **start}, labels=labels)
-        fits = _initial(self.model, shape, self.outputs, self.seed)  # a common leaf may belong to another network
+        model = self.model if own is None else own.model
+        fits = _initial(model, shape, self.outputs, self.seed)  # a common leaf may belong to another network
         common = {key: leaf for key, leaf in self.start.items() if key in fits and fits[key].shape == leaf.shape}
-        return replace(self, input_shape=shape, start={**common, **start}, labels=labels, spans=())
+        return replace(
+            self, model=model, networks={}, input_shape=shape, start={**common, **start}, labels=labels, spans=()
+        )
 
     def columns(self) -> dict[str, slice]:
         """Return which columns of the inputs each extractor of frozen features gave, by its name."""
         ends = list(itertools.accumulate(width for _, width in self.spans))
         return {name: slice(end - width, end) for (name, width), end in zip(self.spans, ends, strict=True)}
+
+    def lacks(self, client: str) -> frozenset[str]:
+        """Return the leaves of the common network that a client's own has not."""
+        own = self.networks.get(client)
+        if own is None:
+            return frozenset()
+        return self._leaves - _skeleton(own.model, own.input_shape, self.outputs).state_dict().keys()
+
+    def received(self, client: str, message: dict[str, T]) -> dict[str, T]:
+        """Return the part of a message that is about leaves which a client has."""
+        lacks = self.lacks(client)
+        return {key: leaf for key, leaf in message.items() if key.partition(".")[2] not in lacks} if lacks else message
 
     def _labels_of(self, data: ClientData) -> Tensor:
         there = torch.zeros(self.num_classes, dtype=torch.bool)
@@ -276,7 +329,7 @@ def _largest(value: object) -> int:
 
 
 LARGE = 4096  # a layer of so many inputs and outputs takes 64 MB
-OBJECTS = ("model", "start", "labels", "public")  # what of a task is no plain setting
+OBJECTS = ("model", "start", "labels", "public", "networks")  # what of a task is no plain setting
 OF_INPUTS = ("input_shape", "spans", "pixels", "characters")  # what its inputs are like, as far as there is anything
 
 
@@ -285,8 +338,10 @@ def task_to_table(task: Task) -> dict[str, Any]:
     plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in (*OBJECTS, *OF_INPUTS)}
     pixels, characters = [list(channel) for channel in task.pixels], task.characters
     spans = [list(span) for span in task.spans]  # as JSON reads back
+    networks = {client: to_table(own) for client, own in task.networks.items()}
     inputs = {"input_shape": list(task.input_shape), "spans": spans, "pixels": pixels, "characters": characters}
-    return {"model": piece_to_table("model", task.model), **plain, **{k: one for k, one in inputs.items() if one}}
+    told = {key: one for key, one in {**inputs, "networks": networks}.items() if one}
+    return {"model": piece_to_table("model", task.model), **plain, **told}
 
 
 def task_from_table(
@@ -298,9 +353,10 @@ def task_from_table(
     trust: Trust = NOBODY,
 ) -> Task:
     """Return the task that a table describes, or tell all that is wrong with it; `where` is the table's place."""
-    wrong = isinstance(table, dict) and table.keys() & set(OBJECTS) - {"model"}
+    wrong = isinstance(table, dict) and table.keys() & set(OBJECTS) - {"model", "networks"}
     require(not wrong, f"A task's table holds plain settings, and no {' or '.join(sorted(wrong or ()))}.")
-    task: Task = from_table(Task, table, where, trust)
+    plain = {key: value for key, value in table.items() if key != "networks"} if isinstance(table, dict) else table
+    task: Task = from_table(Task, plain, where, trust)
     good = len(task.input_shape) > 0 and min(task.input_shape) >= 1 and task.outputs >= 1
     got = f"Got {task.input_shape} and {task.outputs}."
     require(good, f"The 'input_shape' and 'outputs' of a task must be whole numbers ≥ 1. {got}")
@@ -310,4 +366,12 @@ def task_from_table(
     fits = known and len(task.pixels) in (0, task.input_shape[0])
     require(fits, f"The 'pixels' of a task are a mean and a deviation > 0 for every channel. Got {task.pixels}.")
     require(task.temperature > 0, f"The 'temperature' of a task must be a number > 0. Got {task.temperature}.")
-    return replace(task, start=start or {}, labels=labels)
+    networks = _networks(table.get("networks", {}), f"{where}.networks", trust)
+    return replace(task, start=start or {}, labels=labels, networks=networks)
+
+
+def _networks(table: object, where: str, trust: Trust) -> dict[str, Network]:
+    """Return the networks of single clients, by name."""
+    require(isinstance(table, dict), f"'{where}' must be a table of networks by client.")
+    assert isinstance(table, dict)
+    return {client: from_table(Network, own, f"{where}.{client}", trust) for client, own in table.items()}

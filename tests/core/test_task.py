@@ -13,7 +13,7 @@ import hansa
 from hansa.models.dense import MLP
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table
-from hansa.task import ClientData, Task, task_from_table, task_to_table
+from hansa.task import ClientData, Network, Task, task_from_table, task_to_table
 from hansa.tree import equal
 
 # Every field away from its default, so that one that is forgotten is noticed.
@@ -38,6 +38,7 @@ CHANGED: dict[str, Any] = {
     "spans": (("a", 41), ("b", 43)),
     "pixels": ((0.5, 0.25), (0.4, 0.2), (0.3, 0.1), (0.2, 1.0)),
     "characters": "\n aäb",
+    "networks": {"c": Network(MLP((2,)), (41,))},
 }
 
 

@@ -176,7 +176,7 @@ def encoded(source: Csv) -> np.ndarray:
 def test_missing_values(tmp_path: Path) -> None:
     path = write(tmp_path, "a,c,y\n1,u,p\n?,v,q\n3,,q\ninf,u,p\n")
     says("The column 'a' has a missing, NaN or Inf value in data row 2 of", lambda: Csv(path, "y", na=("?",)).load())
-    says("set 'missing' to 'mean', 'zero' or 'drop'", lambda: Csv(path, "y", na=("?",)).load())
+    says("set 'missing' to 'mean', 'indicator', 'zero' or 'drop'", lambda: Csv(path, "y", na=("?",)).load())
     mean = encoded(Csv(path, "y", na=("?",), missing="mean", scale="none"))
     np.testing.assert_allclose(mean, [[1, 1, 0], [2, 0, 1], [3, 2 / 3, 1 / 3], [2, 1, 0]])
     zero = encoded(Csv(path, "y", na=("?",), missing="zero", scale="none"))

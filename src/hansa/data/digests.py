@@ -34,7 +34,8 @@ def digest_federation(federation: Federation) -> str:
     """
     known = _Known()
     encoding = None if federation.encoding is None else to_table(federation.encoding)
-    told = json.dumps([target_to_table(federation.target), encoding], default=str)
+    own = {name: to_table(one) for name, one in federation.encodings.items()}
+    told = json.dumps([target_to_table(federation.target), encoding, *([own] if own else [])], default=str)
     common = [known.tensors(part) for part in (federation.test, federation.validation)]
     clients = federation.clients
     held = known.indexed(clients) if isinstance(clients, IndexedClients) else known.each(clients)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,12 +15,13 @@ from hansa.data.clients import FarClient, IndexedClients, OwnClient, whole_clien
 from hansa.data.dataset import Array, Dataset, Partition, Samples
 from hansa.data.labels import numbered, require_two_classes
 from hansa.data.pixel_scale import fit_pixels, with_pixels
+from hansa.data.sites import site
 from hansa.data.sources.encoding import Encoding
 from hansa.data.split import Division, TestSplit, cut_global_test, cut_local_tests, cut_validation, public_rows
 from hansa.data.targets import Kind, Real, Target, class_names_of
 from hansa.errors import HansaError, require
 from hansa.seeds import numpy_generator
-from hansa.task import ClientData, PixelScale
+from hansa.task import ClientData, ClientInputs, PixelScale
 
 
 class Client(Protocol):
@@ -60,6 +61,8 @@ class Federation:
     public: ClientData | None = None  # samples that everybody may see, cut out of the test set
     characters: str = ""  # that token numbers stand for, where the inputs are text
     pixels: PixelScale = ()  # what standardised the pictures, where the source was told to scale them
+    encodings: Mapping[str, Encoding] = field(default_factory=dict)  # by client, where each has columns of its own
+    missing: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # … and what share of each has no value
 
     @functools.cached_property
     def digest(self) -> str:
@@ -87,6 +90,16 @@ class Federation:
     def num_classes(self) -> int:
         """The number of classes."""
         return len(self.class_names)
+
+    def inputs(self) -> dict[str, ClientInputs]:
+        """Return what every client's samples are like, without loading more than one of each."""
+        shared = () if self.encoding is None else self.encoding.columns
+        columns = {name: encoding.columns for name, encoding in self.encodings.items()}
+        alike = _input_shape(next(iter(self.clients.values()))) if isinstance(self.clients, IndexedClients) else None
+        return {
+            name: ClientInputs(name, alike or _input_shape(client), columns.get(name, shared))
+            for name, client in self.clients.items()
+        }
 
     def sizes(self) -> dict[str, int]:
         """Count the training samples of every client."""
@@ -134,6 +147,10 @@ def has_samples(client: Client, split: str) -> bool:
     return getattr(client, split) is not None
 
 
+def _input_shape(client: Client) -> tuple[int, ...]:
+    return client.input_shape if isinstance(client, OwnClient) else tuple(client.train.x.shape[1:])
+
+
 def _labels(client: Client) -> Array:
     return client.labels if isinstance(client, OwnClient) else client.train.y.numpy()
 
@@ -148,16 +165,20 @@ def build_federation(
 ) -> Federation:
     """Divide a data set among clients and set test and validation samples aside, each drawn from the seed.
 
-    A table is then filled and scaled by statistics of the rows that clients train on.  `prepare` may change the
-    samples, not their number or order, knowing who does what with which.  Last, pictures are standardised where the
-    data set asks for it, by those that clients train on.
+    A table is then filled and scaled by statistics of the rows that clients train on, of all together or of each by
+    itself.  `prepare` may change the samples, not their number or order, knowing who does what with which.  Last,
+    pictures are standardised where the data set asks for it, by those that clients train on.
     """
     test = test or TestSplit()
+    apart = data.rule is not None and data.rule.apart
+    require(not (why := no_common_samples(test) if apart else ""), why)
     if data.test is None and test.kind != "local":
         data = cut_global_test(data, test.fraction, numpy_generator(seed, "data", "global test"))
     parts = _parts(data, partition, numpy_generator(seed, "data", "partition"))
     public = public_rows(data, test.public, numpy_generator(seed, "data", "public"))
     division = _not_public(_divide(data, parts, test, seed), public)
+    if apart:
+        return federation_of_sites(data, division, (*data.notes, *_notes(data, parts, division, test)))
     encoding = None if data.rule is None else data.rule.fit(data.train.x[division.trained()])
     data = data if encoding is None else _encoded(data, encoding)
     data = data if prepare is None else prepare(data, division)
@@ -173,6 +194,28 @@ def build_federation(
         public=data.test.take(public) if data.test is not None and len(public) else None,
         characters=data.characters,
         pixels=pixels,
+    )
+
+
+def no_common_samples(test: TestSplit) -> str:
+    """Return why clients with columns of their own cannot be tested as asked; empty where they can."""
+    says = 'Clients with columns of their own (columns_of = "file") have no test samples in common'
+    wrong = test.kind in ("global", "both") or test.public > 0
+    return f'{says}: set data.test.kind to "local" or "auto", and leave out \'public\'.' if wrong else ""
+
+
+def federation_of_sites(data: Dataset, division: Division, notes: tuple[str, ...]) -> Federation:
+    """Build a federation whose clients have columns of their own."""
+    sites = {name: site(name, data, division) for name in division.train}
+    every = {column for one in sites.values() for column in one.missing}
+    fewer = sum(one.missing.keys() < every for one in sites.values())
+    told = f"{fewer} of {len(sites)} clients lack columns that others have; 'hansa split' shows which."
+    return Federation(
+        clients={name: one.client for name, one in sites.items()},
+        target=data.target,
+        notes=(*notes, told) if fewer else notes,
+        encodings={name: one.encoding for name, one in sites.items()},
+        missing={name: one.missing for name, one in sites.items()},
     )
 
 
@@ -302,11 +345,12 @@ def federation_from_clients(
     class_names: tuple[str, ...] | None = None,
     *,
     target: Kind | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
 ) -> Federation:
-    """Build a federation from arrays by client: name → (x, y) or (x, y, x_test, y_test).  Input widths may differ.
+    """Build a federation from arrays by client: name → (x, y) or (x, y, x_test, y_test).  Input shapes may differ.
 
     With `class_names` clients may hold one class each, or all the same; float labels need `target`, as in
-    `dataset_from_arrays`.
+    `dataset_from_arrays`.  `columns` names every client's inputs, for models that share what is called the same.
     """
     require(len(clients) > 0, "A federation needs at least one client.")
     for name, arrays in clients.items():
@@ -320,10 +364,20 @@ def federation_from_clients(
     if class_names is None:
         require_two_classes(np.concatenate(numbers), found, "The federation")
     queue = iter(numbers)
-    return Federation(
-        {name: _from_arrays(name, arrays, [next(queue) for _ in arrays[1::2]]) for name, arrays in ordered.items()},
-        found,
-    )
+    made = {name: _from_arrays(name, arrays, [next(queue) for _ in arrays[1::2]]) for name, arrays in ordered.items()}
+    return Federation(made, found, encodings={} if columns is None else _named(made, columns))
+
+
+def _named(clients: Mapping[str, OwnClient], columns: Mapping[str, Sequence[str]]) -> dict[str, Encoding]:
+    """Return encodings that leave inputs as they are, and name them."""
+    found = {}
+    for name, client in clients.items():
+        own, width = tuple(columns.get(name, ())), client.input_shape
+        says = f"The 'columns' of client '{name}' must be a name of its own for each of its {width} inputs"
+        require((len(own),) == width and len(set(own)) == len(own), f"{says}. Got {own}.")
+        zero, one = (0.0,) * len(own), (1.0,) * len(own)
+        found[name] = Encoding(own, (None,) * len(own), missing=zero, mean=zero, deviation=one)
+    return found
 
 
 def _from_arrays(name: str, arrays: tuple[Any, ...], labels: list[Array]) -> OwnClient:

@@ -67,8 +67,13 @@ def _sizes(sizes: Array) -> dict[str, float]:
 
 
 def distribution(federation: Federation) -> dict[str, Any]:
-    """Return the distribution of labels over clients, for JSON: counts of classes, or moments of a real target."""
+    """Return the distribution of labels over clients, for JSON: counts of classes, or moments of a real target.
+
+    Where clients have columns of their own, also which, and what share of the training samples lack a value.
+    """
     told = {"clients": list(federation.clients), "target": target_to_table(federation.target)}
+    if federation.missing:
+        told["missing"] = {client: dict(columns) for client, columns in federation.missing.items()}
     if isinstance(federation.target, Real):
         sizes = np.asarray(list(federation.sizes().values()))
         means, deviations = federation.target_moments()

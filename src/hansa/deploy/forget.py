@@ -34,6 +34,7 @@ from hansa.running.evaluate import evaluate
 from hansa.running.experiment import Experiment
 from hansa.running.phase_run import PhaseRun, restore
 from hansa.running.round_book import RoundBook
+from hansa.training.wrappers import Wrapper, layers
 from hansa.tree import Tree, equal
 
 TOLERANCE = 1e-9  # relative: what float64 sums in another order may differ by
@@ -105,7 +106,7 @@ def _forget(run: Run, store: Store, client: str, upload: Path | None, data: Data
 def _check(run: Run, last: PhaseRun, client: str) -> None:
     """Refuse what cannot be forgotten: by the algorithm, by who it is, or by what the run continues."""
     algorithm, names = last.algorithm, run.data["clients"]
-    if type(algorithm).forget is Algorithm.forget:
+    if all(type(one).forget in (Algorithm.forget, Wrapper.forget) for one in layers(algorithm)):
         algorithm.forget(last.task, last.server, Update({}))  # says why not
     left = any(one["client"] == client for one in audit_of(last.store))
     require(not left, f"Client '{client}' has been forgotten already.")

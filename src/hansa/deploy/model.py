@@ -288,7 +288,8 @@ def _check_client(run: Run, client: str) -> None:
 def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -> DeployedModel:
     if client is None:
         says = f"After its last phase, '{last.phase.name}', every client of '{run.path}' has a model of its own"
-        require(not last.algorithm.personal, f"{says}: name one with --client, such as {run.recorded('clients')[0]}.")
+        own = last.algorithm.personal or "encodings" in run.data
+        require(not own, f"{says}: name one with --client, such as {run.recorded('clients')[0]}.")
         task, weights = last.task, last.algorithm.model(last.task, last.server)
     else:
         task, weights = last.deployed(client)
@@ -302,7 +303,7 @@ def as_deployed(
     source = plan.data.source
     table = source if isinstance(source, TableSource) else None
     card = ModelCard(
-        task=task_to_table(task),
+        task=task_to_table(replace(task, networks={})),
         algorithm=last.algorithm,
         target=run.recorded("target"),
         leaves={key: tuple(leaf.shape) for key, leaf in weights.items()},
@@ -310,16 +311,16 @@ def as_deployed(
         features=plan.data.features,
         size=getattr(source, "size", None),  # of sources that read images
         table=None if table is None else replace(table, path=""),
-        encoding=None if table is None else _encoding(run),
+        encoding=None if table is None else _encoding(run, client),
         client=client,
         run=run.name,
         phase=last.phase.name,
     )
-    return DeployedModel(card, weights, replace(task, start={}))
+    return DeployedModel(card, weights, replace(task, start={}, networks={}))
 
 
-def _encoding(run: Run) -> Encoding | None:
-    """Return how the run turned a table's columns into inputs, fitted on the rows that it trained on."""
-    told = run.recorded("encoding")
+def _encoding(run: Run, client: str | None) -> Encoding | None:
+    """Return how a table's columns became inputs, fitted on the rows that were trained on: by all, or by the client."""
+    told = run.data.get("encodings", {}).get(client) or run.recorded("encoding")
     found: Encoding | None = None if told is None else from_table(Encoding, told, str(run.path / "data.json"))
     return found

@@ -177,7 +177,7 @@ def _tensors(_: DeployedModel, file: Path) -> LoadedSamples:
 
 def _table(model: DeployedModel, file: Path) -> LoadedSamples:
     source, encoding = model.card.table, model.encoding()
-    if source is None or encoding is None:
+    if source is None or (encoding is None and source.rows == "numbers"):
         raise HansaError(f"The model was not trained on a table, so it cannot read '{file}'; give arrays or images.")
     ending = f"The model was trained on {source.ending} tables, so it cannot read '{file}'; convert it."
     require(file.suffix.lower() == source.ending, ending)

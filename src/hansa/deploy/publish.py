@@ -27,6 +27,7 @@ from hansa.running.privacy import account
 
 FORGETTING = "forgetting"  # the status of a run whose files are behind its store
 OF_CLIENTS = ("clients", "counts", "sizes", "means", "deviations")  # of data.json: an entry for each client
+BY_CLIENT = ("missing", "encodings")  # and an entry under the name of each
 OF_ALL = ("target", "class_names", "task", "notes", "encoding")  # and what is the same without some
 
 
@@ -57,7 +58,10 @@ def _without(data: Mapping[str, Any], gone: Collection[str]) -> dict[str, Any]:
     left = [place for place, name in enumerate(data["clients"]) if name not in gone]
     lists = {key: [data[key][place] for place in left] for key in OF_CLIENTS if key in data}
     common = {key: data[key] for key in OF_ALL if key in data}
-    return {**common, **lists, "heterogeneity": _heterogeneity(data["target"], lists)}
+    named = {
+        key: {name: one for name, one in data[key].items() if name not in gone} for key in BY_CLIENT if key in data
+    }
+    return {**common, **lists, **named, "heterogeneity": _heterogeneity(data["target"], lists)}
 
 
 def _heterogeneity(target: Mapping[str, Any], lists: Mapping[str, Any]) -> dict[str, float]:

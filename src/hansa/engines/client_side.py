@@ -32,7 +32,7 @@ class ClientSide:
     @property
     def individual(self) -> bool:
         """Whether clients may deploy different models after this phase."""
-        return self.algorithm.personal or self.individual_start
+        return self.algorithm.personal or self.individual_start or bool(self.task.networks)
 
     @property
     def individual_start(self) -> bool:
@@ -48,7 +48,7 @@ class ClientSide:
 
     def view(self, client: str, data: ClientData, task: Task | None = None) -> Task:
         """Return the task as the client sees it."""
-        return (task or self.task).view(data, self.start(client))
+        return (task or self.task).view(data, self.start(client), client)
 
     def deployed(self, client: str, served: Tree) -> tuple[Task, Tree]:
         """Return a client's view of the task and the model it deploys; one never visited has its first state."""
@@ -56,5 +56,5 @@ class ClientSide:
         task = self.view(client, data)
         state = self.stored(client)
         state = self.algorithm.client_init(task, data) if state is None else state
-        rng = generator(self.seed, "deploy", self.place, client)
+        rng, served = generator(self.seed, "deploy", self.place, client), self.task.received(client, served)
         return task, self.algorithm.deploy(task, served, state, data, rng)

@@ -70,7 +70,8 @@ def own_code(sides: Sequence[ClientSide], suite: Suite) -> Iterator[str]:
     """Yield the import paths that a worker must trust: those of the pieces which this process has already."""
     for side in sides:
         yield from piece_import_paths("algorithm", side.algorithm)
-        yield from piece_import_paths("model", side.task.model)
+        for model in (side.task.model, *(network.model for network in side.task.networks.values())):
+            yield from piece_import_paths("model", model)
     for metric in (*suite.metrics, *suite.tables):
         yield from piece_import_paths("metric", metric)
 
@@ -169,7 +170,9 @@ class Worker:
         self.stirred = time.monotonic()  # it had nothing to compute before
         head = {"kind": "visit", "client": client, "seed": seed}
         self.writer.submit(framing.write, self.requests, head, [])
-        return self.reader.submit(self._reply, client, sum(map(len, message)) if down else 0)
+        own = self.context.task.received(client, down)
+        bytes_down = wire.cost(own) if own is not down else sum(map(len, message)) if down else 0
+        return self.reader.submit(self._reply, client, bytes_down)
 
     def evaluate(self, request: EvaluationRequest) -> Future[list[Tree]]:
         """Make rows of metrics for some clients."""

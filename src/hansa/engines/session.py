@@ -119,7 +119,8 @@ class PhaseContext:
     @property
     def alike(self) -> bool:
         """Whether nobody looks at single uploads, and all clients see the task as the server does."""
-        return not self.looked_at and not self.side.individual_start and not self.task.local_labels
+        same = not self.side.individual_start and not self.task.networks
+        return same and not self.looked_at and not self.task.local_labels
 
 
 class RoundServer(Protocol):
@@ -196,7 +197,7 @@ def perform(side: ClientSide, task: Task, client: str, seed: int, down: Tree) ->
     """Carry out a visit by itself, where the data is."""
     began = time.perf_counter()
     algorithm = side.algorithm
-    state = side.stored(client)
+    state, down = side.stored(client), task.received(client, down)
     with client_errors(client):
         data = side.clients[client].train
         view = side.view(client, data, task)
@@ -225,7 +226,7 @@ def receive(context: PhaseContext, task: Task, down: Tree, reply: Reply) -> Upda
     with client_errors(reply.client):
         sums = algorithm.decode(task, reply.upload)
         up = Update(sums, numbers["weight"], int(numbers["count"]), numbers["flops"])
-        context.check(task, down, up, context.side.clients[reply.client].size)
+        context.check(task, down, up, context.side.clients[reply.client].size, reply.client)
         return set_apart(algorithm.uplink, reply.client, up)
 
 

@@ -20,7 +20,7 @@ from hansa.task import ClientData, Task
 from hansa.training.local import Stepper, Trained, Turn
 from hansa.tree import Tree, is_finite
 
-Layout = Mapping[str, tuple[torch.Size, torch.dtype]]
+Layout = dict[str, tuple[torch.Size, torch.dtype]]
 
 
 class NotFinite(HansaError):
@@ -34,13 +34,13 @@ class UploadCheck:
         self.algorithm = algorithm
         self._layouts: dict[int, tuple[int, Layout | None]] = {}  # by exchange: the round it was made in, and it
 
-    def __call__(self, task: Task, down: Tree, up: Update, samples: int) -> None:
+    def __call__(self, task: Task, down: Tree, up: Update, samples: int, client: str = "") -> None:
         """Refuse an upload that the sum must not see; its client has so many training samples."""
         _numbers(up, self.algorithm.heaviest(samples))
         layout = self._layout(task, down)
-        if layout is not None and (says := self._differs(up.sums, layout)):
+        if layout is not None and (says := self._differs(up.sums, task.received(client, layout))):
             layout = self._layout(task, down, fresh=True)  # of this round, which may differ from that of an earlier one
-            require(layout is None or not self._differs(up.sums, layout), says)
+            require(layout is None or not self._differs(up.sums, task.received(client, layout)), says)
         for key, leaf in up.sums.items():
             _displaces(self.algorithm.uplink, key, leaf, down)
         own = {id(leaf) for leaf in down.values()}

@@ -75,7 +75,8 @@ def carry_out(
     sizes = {id(down): wire.cost(down) for down in block.downs}
     for place, one in pending.items():
         try:
-            reply = _reply(context, one, sizes[id(one.down)], seconds)
+            own = task.received(one.client, one.down)
+            reply = _reply(context, one, sizes[id(own)] if own is one.down else wire.cost(own), seconds)
             up = receive(context, task, one.down, reply)
         except ClientFailed as error:
             server.refuse(one.client, error)
@@ -93,10 +94,10 @@ def _opened(
         seed, state = server.seed(client, visit), context.side.stored(client)
         try:
             with client_errors(client):
-                view = context.side.view(client, data[place], task)
+                view, own = context.side.view(client, data[place], task), task.received(client, down)
                 state = context.side.algorithm.client_init(view, data[place]) if state is None else state
                 rng = torch.Generator().manual_seed(seed)
-                begun = context.side.algorithm.visit(view, down, state, data[place], rng)
+                begun = context.side.algorithm.visit(view, own, state, data[place], rng)
             found[place] = Pending(client, data[place], seed, begun, down)
             found[place].go_on(None)
         except ClientFailed as error:

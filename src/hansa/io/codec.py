@@ -99,6 +99,8 @@ def _read(hint: Any, raw: object, where: str, reading: _Reading, default: object
     if kind is not None and _is_tuple(hint):
         many = raw if isinstance(raw, list) else [raw]
         return tuple(_read_piece(kind, one, f"{where}.{i}", reading) for i, one in enumerate(many))
+    if kind is not None and _is_mapping(hint):
+        return _read_by_name(kind, raw, where, reading)
     if kind is not None:
         return _read_piece(kind, raw, where, reading)
     if dataclasses.is_dataclass(hint):
@@ -114,6 +116,13 @@ def _read_many(cls: type[Any], raw: object, where: str, reading: _Reading) -> An
         reading.problems.append(f"'{where}' must be a list of tables. Got {raw!r}.")
         return None
     return tuple(_read_dataclass(cls, one, f"{where}.{i}", reading) for i, one in enumerate(raw))
+
+
+def _read_by_name(kind: str, raw: object, where: str, reading: _Reading) -> Any:
+    if not isinstance(raw, Mapping):
+        reading.problems.append(f"'{where}' must be a table of pieces by name. Got {raw!r}.")
+        return None
+    return {name: _read_piece(kind, one, f"{where}.{name}", reading) for name, one in raw.items()}
 
 
 def _read_piece(kind: str, raw: object, where: str, reading: _Reading) -> Any:
@@ -205,7 +214,7 @@ def _write(kind: str | None, value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_write(kind, one) for one in value]
     if isinstance(value, Mapping):
-        return {key: _write(None, one) for key, one in value.items() if one is not None}
+        return {key: _write(kind, one) for key, one in value.items() if one is not None}
     if kind is not None:
         return piece_to_table(kind, value)
     return to_table(value) if dataclasses.is_dataclass(value) else value
@@ -227,8 +236,8 @@ def piece_import_paths(kind: str, piece: object) -> Iterator[str]:
 
 def _paths(hint: Any, value: Any) -> Iterator[str]:
     kind = piece_kind(hint)
-    if isinstance(value, (tuple, list)):
-        for one in value:
+    if isinstance(value, (tuple, list)) or (kind is not None and isinstance(value, Mapping)):
+        for one in value.values() if isinstance(value, Mapping) else value:
             yield from _paths(hint, one)
     elif kind is not None and value is not None:
         yield from piece_import_paths(kind, value)
@@ -255,6 +264,8 @@ def _schema(hint: Any) -> Table:
     kind, hint = piece_kind(hint), _present(hint)
     if kind is not None:
         one = {"anyOf": [{"type": "string"}, *(_piece_schema(kind, name) for name in CATALOGUE[kind])]}
+        if _is_mapping(hint):
+            return {"type": "object", "additionalProperties": one}
         return {"anyOf": [one, {"type": "array", "items": one}]} if _is_tuple(hint) else one
     if dataclasses.is_dataclass(hint):
         return json_schema(typing.cast(type[Any], hint))
@@ -306,3 +317,8 @@ def _present(hint: Any) -> Any:
 def _is_tuple(hint: Any) -> bool:
     inner = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
     return typing.get_origin(inner) is tuple and not isinstance(inner, types.UnionType)
+
+
+def _is_mapping(hint: Any) -> bool:
+    inner = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    return typing.get_origin(inner) is Mapping

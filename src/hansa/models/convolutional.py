@@ -7,10 +7,42 @@ quarter of the work.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import nn
 
+from hansa.errors import require
 from hansa.models.split import Split, image_shape
+
+
+@dataclass(frozen=True)
+class CNN:
+    """Padded convolutions with a ReLU and a halving each, brought to `pool` × `pool` and then to layers of `hidden`.
+
+    Its leaves do not depend on the size of the images, so clients with images of different sizes can share them.  The
+    default is close to the network of the FLIC paper for digits.
+    """
+
+    filters: tuple[int, ...] = (32, 20)
+    kernel: int = 5
+    pool: int = 4
+    hidden: tuple[int, ...] = (64,)
+
+    def __post_init__(self) -> None:
+        numbers = (*self.filters, self.kernel, self.pool, *self.hidden)
+        fits = bool(self.filters) and bool(self.hidden) and min(numbers) >= 1 and self.kernel % 2 == 1
+        require(fits, f"The settings of CNN must be numbers >= 1, with an odd 'kernel'. Got {numbers}.")
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """Build it for images of any size from one pixel a halving on."""
+        channels, _, _ = image_shape(self, input_shape, smallest=2 ** len(self.filters))
+        layers: list[nn.Module] = []
+        for before, after in pairwise((channels, *self.filters)):
+            layers += [nn.Conv2d(before, after, self.kernel, padding=self.kernel // 2), nn.MaxPool2d(2), nn.ReLU()]
+        layers += [nn.AdaptiveAvgPool2d(self.pool), nn.Flatten()]
+        for before, after in pairwise((self.filters[-1] * self.pool**2, *self.hidden)):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return Split(nn.Sequential(*layers), nn.Linear(self.hidden[-1], outputs))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from hansa.algorithms.describe import Describe
 from hansa.data.dataset import Dataset
-from hansa.data.federation import Federation, build_federation, has_samples
+from hansa.data.federation import Federation, build_federation, has_samples, no_common_samples
+from hansa.data.sources.table import TableSource
 from hansa.data.split import Division
 from hansa.data.targets import Real
 from hansa.errors import HansaError, Problems, require
@@ -22,6 +23,7 @@ from hansa.plan.continuation import origin_of
 from hansa.plan.phases import phases_of
 from hansa.plan.privacy import check_privacy
 from hansa.plan.schema import DataPlan, Plan
+from hansa.plan.shapes import misfit, networks_of, sites_of
 from hansa.running.experiment import Experiment, Phase
 from hansa.seeds import numpy_generator
 from hansa.task import Task
@@ -54,8 +56,11 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
     check_privacy(experiment.phases, experiment.task)
     check_groups(experiment)
+    require(not (why := _no_features(plan) if federation.encodings else ""), why)
+    described = federation.inputs()
     for phase in experiment.phases:
         check(phase, federation)
+        require(not (why := misfit(phase, experiment.task, described)), why)
         training = training_of(phase.algorithm)
         if training is not None and training.objective is not None:
             training.objective.check(experiment.task)
@@ -114,9 +119,10 @@ def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
 def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], ...] = ()) -> Task:
     """Return the task, in the shapes of the data; building its model once shows that it takes them."""
     x = next(iter(federation.clients.values())).train.x
+    network, own = networks_of(plan.model, federation.inputs())
     task = Task(
-        model=plan.model,
-        input_shape=tuple(x.shape[1:]),
+        model=network.model,
+        input_shape=network.input_shape,
         outputs=federation.outputs,
         population=len(federation.clients),
         seed=plan.seed,
@@ -127,6 +133,7 @@ def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], .
         pixels=federation.pixels,
         characters=federation.characters,
         public=federation.public,
+        networks=own,
     )
     task.params()
     return task
@@ -143,6 +150,26 @@ def check_phases(plan: Plan) -> None:
     if problems:
         raise Problems(problems)
     check_privacy(phases_of(plan), Task(plan.model, (1,), 1, SEVERAL))
+    check_sites(plan)
+
+
+def check_sites(plan: Plan) -> None:
+    """Refuse phases, tests and features that sites with columns of their own cannot have, before any data is loaded."""
+    source = plan.data.source
+    if not (isinstance(source, TableSource) and source.apart):
+        return
+    task, clients = sites_of(plan.model, 2, source.target == "real")
+    problems = [why for phase in phases_of(plan) if (why := misfit(phase, task, clients))]
+    problems += [why for why in (no_common_samples(plan.data.test), _no_features(plan)) if why]
+    if problems:
+        raise Problems(problems)
+
+
+def _no_features(plan: Plan) -> str:
+    """Return why sites with columns of their own have no frozen features; empty where none are asked for."""
+    says = 'Clients with columns of their own (columns_of = "file") give a frozen network nothing alike to read'
+    asked = plan.data.features is not None or plan.data.shift
+    return f'{says}: leave out data.features and data.shift, or set rows = "text" for a text encoder.' if asked else ""
 
 
 def check_groups(experiment: Experiment) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -147,11 +148,13 @@ class RunFolder:
         federation, task = experiment.federation, experiment.task
         data = {
             **distribution(federation),
-            "task": task_to_table(task),
+            "task": task_to_table(replace(task, networks={})),  # which are made anew with the data
             "notes": list(federation.notes),
             "encoding": None if federation.encoding is None else to_table(federation.encoding),
             "digest": federation.digest,
         }
+        if federation.encodings:
+            data["encodings"] = {client: to_table(own) for client, own in federation.encodings.items()}
         path = self.path / "data.json"
         if path.exists() and not changed:
             before = Run(self.path).data

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from hansa.data.dataset import Array
 from hansa.data.federation import has_samples, pooled_test
 from hansa.engines.session import EngineSession, EvaluationRequest
 from hansa.io import wire
@@ -76,9 +79,16 @@ def _rows(
     place = {name: row for row, name in enumerate(run.names)}
     rows["client"] = rows["client"].new_tensor([place[tested[row]] for row in rows["client"].tolist()])
     sent = 8 * len(rows) + sum(leaf[0].nbytes for leaf in told.values())
-    run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + sent)
+    run.ledger.add_evaluation(rows["client"].numpy(), _served_bytes(run, rows["client"], served) + sent)
     order = rows["client"].argsort()
     return {key: leaf if is_sum(key) else leaf[order] for key, leaf in rows.items()}, observed
+
+
+def _served_bytes(run: PhaseRun, places: Tensor, served: Tree) -> int | Array:
+    """Return the bytes of what is served to clients: the same for all, or of each where they have other networks."""
+    if not run.task.networks:
+        return wire.cost(served)
+    return np.array([wire.cost(run.task.received(run.names[place], served)) for place in places.tolist()])
 
 
 def _public(run: PhaseRun) -> ClientData:

@@ -48,7 +48,7 @@ class Ledger:
         self._columns["bytes_down"][rows] += reply.bytes_down + np.where(first, setup_bytes, 0)
         self._columns["flops"][rows] += reply.flops
 
-    def add_evaluation(self, rows: Array, size: int) -> None:
+    def add_evaluation(self, rows: Array, size: int | Array) -> None:
         """Charge an evaluation to some clients, given by their places."""
         self._columns["bytes_evaluate"][rows] += size
 

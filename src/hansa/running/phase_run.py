@@ -238,14 +238,24 @@ class PhaseRun:
         return self.algorithm.broadcast(self.round_task, self.server, rng)
 
     @functools.cached_property
-    def setup_bytes(self) -> int:
-        """The bytes a client must be sent once before it can take part: learnt leaves not broadcast every round."""
+    def setup(self) -> Tree:
+        """The leaves a client must be sent once before it can take part: learnt ones not broadcast every round."""
         everyone_was_told = self.previous is not None and self.previous.algorithm.one_shot
         known = (self.previous if everyone_was_told and self.previous else self.experiment).task.params()
         told = pick("model", self.broadcast())
         missing = {key: leaf for key, leaf in self.task.start.items() if key not in told}
-        news = {key: leaf for key, leaf in missing.items() if not equal({"": leaf}, {"": known[key]})}
-        return wire.size(news) if news else 0
+        return {key: leaf for key, leaf in missing.items() if not equal({"": leaf}, {"": known[key]})}
+
+    @functools.cached_property
+    def setup_bytes(self) -> int:
+        """The bytes of these."""
+        return wire.size(self.setup) if self.setup else 0
+
+    def setup_bytes_of(self, client: str) -> int:
+        """Return the bytes of those that a client's own network has."""
+        lacks = self.task.lacks(client)
+        own = {key: leaf for key, leaf in self.setup.items() if key not in lacks} if lacks else {}
+        return (wire.size(own) if own else 0) if lacks else self.setup_bytes
 
     # ---------------------------------------------------------------------------------------------------- persistence
 

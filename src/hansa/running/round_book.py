@@ -42,7 +42,7 @@ class RoundBook:
             store.put(f"{run.index}/fingerprint", {"mark": fingerprint(reply.upload)}, reply.client)
         if run.phase.remember == "uploads":
             store.put(f"{run.index}/upload", reply.upload, reply.client)
-        run.ledger.add(reply, run.setup_bytes)
+        run.ledger.add(reply, run.setup_bytes_of(reply.client))
 
     def take_cohort(self, reply: CohortReply) -> None:
         """Charge many visits at once."""

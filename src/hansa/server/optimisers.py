@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hansa.errors import require
-from hansa.tree import Tree, add, combine, nest, pick, scale, zeros_like
+from hansa.tree import Tree, add, combine, nest, scale, zeros_like
 
 
 class ServerOptimiser(ABC):
@@ -23,7 +23,7 @@ class ServerOptimiser(ABC):
 
     @abstractmethod
     def step(self, params: Tree, delta: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """Return new parameters and new state."""
+        """Return new parameters and new state; leaves that nobody uploaded are not in Δ, and keep their state."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class SGD(ServerOptimiser):
 
     def step(self, params: Tree, delta: Tree, state: Tree) -> tuple[Tree, Tree]:
         """Take one step along the velocity."""
-        velocity = add(scale(state, self.momentum), delta) if self.momentum else delta
-        return combine(params, velocity, self._moved), velocity if self.momentum else {}
+        known = {key: state[key] for key in delta} if self.momentum else {}
+        velocity = add(scale(known, self.momentum), delta) if self.momentum else delta
+        return combine(params, velocity, self._moved), {**state, **velocity} if self.momentum else {}
 
     def _moved(self, weight: Tensor, velocity: Tensor) -> Tensor:
         return torch.add(weight, velocity, alpha=self.lr)
@@ -78,10 +79,11 @@ class Adam(ServerOptimiser):
 
     def step(self, params: Tree, delta: Tree, state: Tree) -> tuple[Tree, Tree]:
         """Take one adaptive step."""
-        first = add(scale(pick("first", state), self.beta1), scale(delta, 1 - self.beta1))
-        second = combine(pick("second", state), delta, self.second_moment)
+        first, second = ({key: state[f"{name}.{key}"] for key in delta} for name in ("first", "second"))
+        first = add(scale(first, self.beta1), scale(delta, 1 - self.beta1))
+        second = combine(second, delta, self.second_moment)
         direction = combine(first, second, lambda m, v: m / (v.sqrt() + self.tau))
-        return add(params, scale(direction, self.lr)), nest("first", first) | nest("second", second)
+        return add(params, scale(direction, self.lr)), {**state, **nest("first", first), **nest("second", second)}
 
 
 @dataclass(frozen=True)

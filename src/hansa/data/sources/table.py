@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from hansa.data.checks import one_of, share, whole
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.labels import class_numbers, names, real_numbers, require_two_classes
-from hansa.data.sources.columns import encode
-from hansa.data.sources.encoding import Encoding, EncodingRule
+from hansa.data.sources.columns import Features, beside, encode
+from hansa.data.sources.encoding import Encoding, EncodingRule, Missing
 from hansa.data.sources.files import client_names, several
+from hansa.data.sources.sites import as_texts, blanked, has_value, refuse_free_text, shared_columns
 from hansa.data.split import strata, stratified_cut
 from hansa.data.targets import KINDS, Classes, Kind, Real, Target
 from hansa.errors import HansaError, did_you_mean, require
@@ -28,6 +30,10 @@ class TableSource(ABC):
     `path` may be a file, a folder, a pattern or several files; then each file is a client unless `client` names a
     column.  Text columns become one column per category.  The data set holds the numbers as they are, with the rule by
     which they are filled and scaled: from the rows that all clients train on, once test and validation rows are cut.
+
+    `columns_of` says whose columns those are.  `all`: every file has the same.  `union`: all that some file has,
+    missing where it has not.  `common`: those with a value in every file.  `file`: every client has its own, filled and
+    scaled by the rows that it trains on; a column without a value in them, or always the same, is none of its columns.
     """
 
     path: str | tuple[str, ...]
@@ -35,17 +41,23 @@ class TableSource(ABC):
     client: str | None = None  # the column that names clients
     domain: str | None = None  # the column that names domains
     drop: tuple[str, ...] = ()  # columns a model must not see
-    missing: Literal["error", "mean", "zero", "drop"] = "error"  # what becomes of missing values; 'drop' drops the row
+    missing: Missing = "error"  # what becomes of missing values; 'drop' drops the row, 'indicator' is the mean, told
     scale: Literal["standard", "none"] = "standard"
     negative: str | None = None  # this label against all others, as two classes
     max_categories: int = 100
     test_fraction: float = 0.0  # set aside as a global test set, the same for every seed
     target: Kind | None = None  # what numbers in the label column are; text and truth values are classes
+    columns_of: Literal["all", "file", "union", "common"] = "all"
+    na_of: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict, hash=False)  # by column: means missing
+    classes: tuple[str, ...] = ()  # all classes there are, where another label is a mistake
+    rows: Literal["numbers", "text"] = "numbers"  # 'text': "column: value; …" for a text encoder to read
 
     ending: ClassVar[str]  # of the files' names
 
     def __post_init__(self) -> None:
-        one_of(self, "missing", ("error", "mean", "zero", "drop"))
+        one_of(self, "missing", get_args(Missing))
+        one_of(self, "columns_of", ("all", "file", "union", "common"))
+        one_of(self, "rows", ("numbers", "text"))
         one_of(self, "scale", ("standard", "none"))
         whole(self, "max_categories")
         share(self, "test_fraction", zero=True)
@@ -54,21 +66,49 @@ class TableSource(ABC):
         fits = isinstance(self.label, str) or (real and len(self.label) > 0)
         require(fits, f"A list in 'label' needs column names and target = \"real\". Got target = {self.target!r}.")
         require(not real or self.negative is None, "A real target has no 'negative' class; leave 'negative' out.")
+        named = bool(self.classes) and (real or self.negative is not None)
+        require(
+            not named, "A list of 'classes' is for a label column of class names; leave out 'negative' and \"real\"."
+        )
+        filled = self.columns_of != "union" or self.rows == "text" or self.missing in ("mean", "zero", "indicator")
+        text = self.rows == "numbers" or self.columns_of != "common"
+        require(text, 'Rows as text have the columns of their file: leave out columns_of = "common".')
+        says = 'With columns_of = "union" values are missing wherever a file has not all columns'
+        require(filled, f"{says}: set 'missing' to 'mean', 'zero' or 'indicator'. Got '{self.missing}'.")
+
+    @property
+    def apart(self) -> bool:
+        """Whether clients have columns of their own, so inputs of different widths."""
+        return self.columns_of == "file" and self.rows == "numbers"
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The label columns."""
         return (self.label,) if isinstance(self.label, str) else self.label
 
-    def samples_of(self, file: Path, encoding: Encoding) -> tuple[Array, Array | None]:
+    def samples_of(self, file: Path, encoding: Encoding | None) -> tuple[Array, Array | None]:
         """Return inputs and, where there are any, labels of another file of the same columns."""
-        table, file_of = _join([file], [self._read(file)])
-        place = _Place([file], file_of)
+        table = self._table(file)
+        place = _Place([file], np.zeros(table.num_rows, dtype=np.int64))
+        labels = self._labels(table, place) if set(self.labels) <= set(table.column_names) else None
+        if encoding is None:
+            return self._texts([table]), labels
         values = encoding.values(table, f"the table '{file}'")
-        good = self._check_missing(values, encoding.source, place)
+        good = self._check_missing(values, tuple(column.name for column in encoding.columns), place)
         require(bool(good.all()), f"A value is missing in {place(int(np.argmin(good)))}; fill it or remove the row.")
-        there = set(self.labels) <= set(table.column_names)
-        return encoding.apply(values), self._labels(table, place) if there else None
+        return encoding.apply(values), labels
+
+    def _table(self, file: Path) -> Any:
+        """Read one file, with nothing in the place of values that mean missing."""
+        table = self._read(file)
+        require(table.num_rows > 0, f"The table '{file}' has no rows.")
+        twice = len(set(table.column_names)) < len(table.column_names)
+        require(not twice, f"The table '{file}' has two columns of one name.")
+        for column, marks in self.na_of.items():
+            if column in table.column_names:
+                place = table.column_names.index(column)
+                table = table.set_column(place, column, blanked(table.column(column), marks))
+        return table
 
     @abstractmethod
     def _read(self, file: Path) -> Any:
@@ -77,36 +117,87 @@ class TableSource(ABC):
     def load(self) -> Dataset:
         """Read the table or tables."""
         files, each = several(self.path, self.ending, "table")
-        table, file_of = _join(files, [self._read(file) for file in files])
-        place = _Place(files, file_of)
-        for setting, columns in self._named_columns().items():
-            for column in columns:
-                _require_column(table, column, setting, files[0])
-        return self._dataset(table, place, np.asarray(client_names(files))[file_of] if each else None)
+        tables = [self._table(file) for file in files]
+        self._check_columns(files, tables)
+        file_of = np.repeat(np.arange(len(files)), [table.num_rows for table in tables])
+        by_file = np.asarray(client_names(files))[file_of] if each else None
+        return self._dataset(files, tables, _Place(files, file_of), by_file)
 
     def _named_columns(self) -> dict[str, tuple[str, ...]]:
         client = () if self.client is None else (self.client,)
         domain = () if self.domain is None else (self.domain,)
         return {"label": self.labels, "client": client, "domain": domain, "drop": self.drop}
 
-    def _dataset(self, table: Any, place: _Place, by_file: Array | None) -> Dataset:
+    def _check_columns(self, files: list[Path], tables: list[Any]) -> None:
+        """Refuse files without the columns that the settings name; dropped ones need not be everywhere."""
+        for setting, columns in {**self._named_columns(), "na_of": tuple(self.na_of)}.items():
+            for column in columns:
+                there = [column in table.column_names for table in tables]
+                some = setting in ("drop", "na_of") and self.columns_of != "all" and any(there)
+                if not (all(there) or some):
+                    place = there.index(False)
+                    _refuse_column(tables[place], column, setting, files[place])
+
+    def _dataset(self, files: list[Path], tables: list[Any], place: _Place, by_file: Array | None) -> Dataset:
         aside = {column for columns in self._named_columns().values() for column in columns}
+        own = [[name for name in table.column_names if name not in aside] for table in tables]
+        columns = shared_columns(self.columns_of, files, tables, own)
+        named = [column for key, some in self._named_columns().items() if key != "drop" for column in some]
+        table = _join([one.select([*dict.fromkeys(named)]) for one in tables])
+        tables = [one.select(some) for one, some in zip(tables, columns, strict=True)]
+        features = _join(tables) if self.columns_of != "file" and self.rows == "numbers" else None
         labels = self._labels(table, place)
         self._check_target(table, place)
-        self._check_negative(table, place)
+        self._check_classes(table, place)
         client = by_file if self.client is None else _values(table, self.client, "client", place)
         domain = None if self.domain is None else _values(table, self.domain, "domain", place)
-        features = encode(table, [column for column in table.column_names if column not in aside], self.max_categories)
-        good = self._check_missing(features.values, features.source, place)
+        x, good, rule = self._inputs(files, tables, features, place)
         y, target = self._numbered(labels[good], place)
         whole_table = Dataset(
-            Samples(features.values[good], y),
+            Samples(x[good], y),
             target,
             client=None if client is None else names(client[good], "The client column"),
             domain=None if domain is None else names(domain[good], "The domain column"),
-            rule=EncodingRule(features.source, features.category, self.missing, self.scale),
+            rule=rule,
         )
         return whole_table if self.test_fraction == 0 else self._cut(whole_table)
+
+    def _inputs(
+        self, files: list[Path], tables: list[Any], joined: Any, place: _Place
+    ) -> tuple[Array, Array, EncodingRule | None]:
+        """Return the inputs of all rows, which of the rows stay, and how the inputs will be filled and scaled."""
+        if self.rows == "text":
+            texts = self._texts(tables)
+            return texts, np.ones(len(texts), dtype=bool), None
+        if self.columns_of == "file":
+            parts = [self._site(file, table) for file, table in zip(files, tables, strict=True)]
+            features, good = beside([part for part, _ in parts]), np.concatenate([mask for _, mask in parts])
+        else:
+            features = encode(joined, joined.column_names, self.max_categories)
+            good = self._check_missing(features.values, features.source, place)
+        rule = EncodingRule(features.source, features.category, self.missing, self.scale, self.columns_of == "file")
+        return features.values, good, rule
+
+    def _site(self, file: Path, table: Any) -> tuple[Features, Array]:
+        """Return the columns that have a value in a site's file as numbers, and the mask of rows that stay."""
+        held = [name for name in table.column_names if has_value(table.column(name))]
+        says = f"The site '{file.stem}' has no value in any of its columns"
+        require(len(held) > 0, f"{says}, in '{file}': leave the file out.")
+        features = encode(table, held, self.max_categories, f" of '{file}'")
+        refuse_free_text(features, file)
+        place = _Place([file], np.zeros(table.num_rows, dtype=np.int64))
+        return features, self._check_missing(features.values, features.source, place)
+
+    def _texts(self, tables: list[Any]) -> Array:
+        """Return every row as text, of the columns that have a value in it."""
+        aside = {column for columns in self._named_columns().values() for column in columns}
+        return np.asarray(
+            [
+                text
+                for table in tables
+                for text in as_texts(table.select([name for name in table.column_names if name not in aside]))
+            ]
+        )
 
     def _labels(self, table: Any, place: _Place) -> Array:
         """Return labels as in the table: text or whole numbers for classes, rows × columns of a real target."""
@@ -114,27 +205,37 @@ class TableSource(ABC):
             return np.stack([_numbers(table, column, place) for column in self.labels], axis=1)
         labels = _values(table, self.labels[0], "label", place)
         if self.negative is None:
-            return labels
+            return labels.astype(str) if self.classes else labels
         return np.where(labels.astype(str) == self.negative, self.negative, f"not {self.negative}")
 
     def _check_target(self, table: Any, place: _Place) -> None:
         """Require a target for a numeric label column: numbers are never guessed into classes."""
         numeric = _is_numeric(table.column(self.labels[0]).type)
         asks = f"The label column '{self.labels[0]}' of {place.files} holds numbers, which may be real or class names"
-        known = self.target is not None or self.negative is not None or not numeric
+        known = self.target is not None or self.negative is not None or bool(self.classes) or not numeric
         require(known, f'{asks}; set target = "real" or "classes".')
 
     def _numbered(self, labels: Array, place: _Place) -> tuple[Array, Target]:
         """Return labels as a data set holds them, and the target they stand for."""
         if self.target == "real":
             return real_numbers(labels, "The label of the table"), Real(self.labels)
-        classes = None if self.negative is None else sorted((self.negative, f"not {self.negative}"))
+        classes = list(self.classes) or None
+        if self.negative is not None:
+            classes = sorted((self.negative, f"not {self.negative}"))
         (numbers,), found = class_numbers([labels], classes, f"The label column '{self.labels[0]}'")
         if classes is None:
             require_two_classes(numbers, Classes(found), f"The label column '{self.labels[0]}' of {place.files}")
         return numbers, Classes(found)
 
-    def _check_negative(self, table: Any, place: _Place) -> None:
+    def _check_classes(self, table: Any, place: _Place) -> None:
+        """Refuse a label that is none of the classes, and a negative one that never occurs."""
+        if self.classes:
+            labels = self._labels(table, place)
+            odd = np.flatnonzero(~np.isin(labels, self.classes))
+            if len(odd):
+                says = f"The label column '{self.labels[0]}' has '{labels[odd[0]]}' in {place(int(odd[0]))}"
+                hint = did_you_mean(str(labels[odd[0]]), self.classes)
+                raise HansaError(f"{says}, which is none of the 'classes'.{hint}")
         if self.negative is not None:
             labels = np.unique(_values(table, self.labels[0], "label", place).astype(str))
             require(
@@ -151,7 +252,7 @@ class TableSource(ABC):
             row = int(np.flatnonzero(bad[:, column])[0])
             raise HansaError(
                 f"The column '{source[column]}' has a missing, NaN or Inf value in {place(row)}; "
-                "set 'missing' to 'mean', 'zero' or 'drop' to treat such values."
+                "set 'missing' to 'mean', 'indicator', 'zero' or 'drop' to treat such values."
             )
         good: Array = np.ones(len(x), dtype=bool)
         if self.missing == "drop":
@@ -236,35 +337,21 @@ class _Place:
         return f"data row {row - first + 1} of '{self._files[number]}'"
 
 
-def _join(files: list[Path], tables: list[Any]) -> tuple[Any, Array]:
-    """Join all files into one table, with the file number of every row."""
+def _join(tables: list[Any]) -> Any:
+    """Join tables into one; a column that one of them lacks is missing there."""
     import pyarrow as pa
 
-    columns = tables[0].column_names
-    for file, table in zip(files, tables, strict=True):
-        require(table.num_rows > 0, f"The table '{file}' has no rows.")
-        require(
-            len(set(table.column_names)) == len(table.column_names), f"The table '{file}' has two columns of one name."
-        )
-        odd = sorted(set(columns) ^ set(table.column_names))
-        require(
-            not odd,
-            f"'{files[0]}' and '{file}' do not have the same columns ({', '.join(odd)} in one only); "
-            "build clients with different columns by hansa.data.federation.federation_from_clients.",
-        )
     try:
-        joined = pa.concat_tables([table.select(columns) for table in tables], promote_options="permissive")
+        return pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise HansaError(f"A column holds numbers in one file and text in another: {_sentence(error)}") from error
-    return joined, np.repeat(np.arange(len(files)), [table.num_rows for table in tables])
 
 
-def _require_column(table: Any, column: str, setting: str, file: Path) -> None:
-    if column not in table.column_names:
-        raise HansaError(
-            f"The {setting} column '{column}' is not in '{file}'.{did_you_mean(column, table.column_names)} "
-            "If the file has no header row, name its columns with 'columns'."
-        )
+def _refuse_column(table: Any, column: str, setting: str, file: Path) -> None:
+    raise HansaError(
+        f"The {setting} column '{column}' is not in '{file}'.{did_you_mean(column, table.column_names)} "
+        "If the file has no header row, name its columns with 'columns'."
+    )
 
 
 def _values(table: Any, column: str, what: str, place: _Place) -> Array:

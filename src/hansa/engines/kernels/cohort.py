@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hansa.task import ClientData
@@ -49,7 +50,7 @@ class Cohort:
     def of(cls, jobs: Sequence[Job], whole: ClientData | None = None) -> Cohort:
         """Put some clients together; `whole` are their samples one after the other, where these are at hand."""
         if whole is None:
-            whole = ClientData(torch.cat([job.data.x for job in jobs]), torch.cat([job.data.y for job in jobs]))
+            whole = ClientData(_joined([job.data.x for job in jobs]), torch.cat([job.data.y for job in jobs]))
         turns, seeds = [job.turn for job in jobs], [job.seed for job in jobs]
         return cls(turns, [job.size for job in jobs], seeds, whole.x, whole.y)
 
@@ -91,6 +92,14 @@ class Cohort:
         """Return the clients' own classes (clients × classes); None where all classes are everyone's."""
         labels = [turn.task.labels for turn in self.turns]
         return None if labels[0] is None else torch.stack(cast(list[Tensor], labels)).to(device)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Put samples together; vectors of different widths are filled up with zeros to the widest."""
+    width = max(part.shape[-1] for part in parts)
+    if all(part.shape[-1] == width for part in parts):
+        return torch.cat(list(parts))
+    return torch.cat([F.pad(part, (0, width - part.shape[-1])) for part in parts])
 
 
 def batches_of(turn: Turn, size: int) -> int:

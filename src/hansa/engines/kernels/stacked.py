@@ -18,6 +18,7 @@ from torch.func import vmap
 from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
+from hansa.engines.kernels.widths import differ, narrowed, network_of, widened
 from hansa.task import Task, only
 from hansa.training.layers import plain
 from hansa.training.local import Stepper, Trained, Turn
@@ -53,7 +54,7 @@ class Stacked:
         corrected = frozenset(correction.anchor), frozenset(correction.shift), correction.strength, correction.follow
         shapes = tuple((key, leaf.shape) for key, leaf in turn.given.items())
         how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
-        return id(task.module), task.temperature, task.labels is None, corrected, shapes, frozenset(turn.memory), how
+        return network_of(task), task.temperature, task.labels is None, corrected, shapes, frozenset(turn.memory), how
 
     def most(self, task: Task, device: torch.device) -> int | None:
         """Return how many clients to stack at a time."""
@@ -62,6 +63,12 @@ class Stacked:
 
     def train(self, cohort: Cohort, device: torch.device) -> list[Trained]:
         """Return what training gives for every client; leaves are made when somebody asks for them."""
+        if not differ(cohort.turns):
+            return self._train(cohort, device)
+        found = self._train(widened(cohort), device)
+        return [narrowed(turn, one) for turn, one in zip(cohort.turns, found, strict=True)]
+
+    def _train(self, cohort: Cohort, device: torch.device) -> list[Trained]:
         results = dict[int, Trained]()
         for bundle, stack in _learn(cohort, device):
             deltas = stack.deltas()

@@ -9,6 +9,7 @@ from typing import Any
 
 from hansa.results.reader import Record
 from hansa.results.report.bars import even_bins, histogram, ticks_within
+from hansa.results.report.columns_of import columns_table
 from hansa.results.report.format import count_text, significant
 from hansa.results.report.frame import figure, fit, text_width, wide_chart
 from hansa.results.report.markup import Markup, element, join, number
@@ -42,9 +43,13 @@ class Grid:
 
 
 def section(data: Record) -> Markup:
+    """Show how labels are distributed, and columns where clients have their own."""
+    labels = _real_section(data) if "means" in data else _class_section(data)
+    return join([labels, columns_table(data) or ""])
+
+
+def _class_section(data: Record) -> Markup:
     """Show numbers and two histograms beside each other, the grid of clients and classes below."""
-    if "means" in data:
-        return _real_section(data)
     counts = [list(row) for row in data["counts"]]
     sizes = [float(sum(row)) for row in counts]
     held = [float(sum(count > 0 for count in row)) for row in counts]

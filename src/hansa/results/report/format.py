@@ -91,3 +91,10 @@ COSTS: Mapping[str, Callable[[float], str]] = {
     "seconds": seconds_text,
     "clock": seconds_text,
 }
+
+
+def missing_text(share: float | None) -> str:
+    """Return the share of rows without a value; a dash where there is no such column."""
+    if not share:
+        return "–" if share is None else "none"
+    return f"{share:.0%}" if share >= 0.01 else "<1%"

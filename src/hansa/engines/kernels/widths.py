@@ -1,0 +1,90 @@
+"""Clients whose inputs have different widths side by side: inputs and first layers are padded with zeros.
+
+A column of zeros adds nothing to what a linear layer gives, and its weights have no gradient, so they stay zero under
+every optimiser: the padded network is the client's own, in training too.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import torch.nn.functional as F
+from torch import nn
+
+from hansa.engines.kernels.cohort import Cohort
+from hansa.engines.kernels.lazy_sum import dense
+from hansa.engines.kernels.side_by_side import known_layers
+from hansa.task import Task
+from hansa.training.local import Trained, Turn
+from hansa.tree import Tree
+
+
+def network_of(task: Task) -> Hashable:
+    """Return what must be equal for two networks to train side by side: for vectors all but the width of the inputs.
+
+    At most as much again is padded: widths are equal in their number of binary digits.
+    """
+    first = first_layer(task.module) if len(task.input_shape) == 1 else None
+    if first is None:
+        return id(task.module)
+    return _structure(task.module), (task.input_shape[0] - 1).bit_length(), task.outputs
+
+
+@functools.lru_cache(maxsize=256)
+def first_layer(module: nn.Module) -> str | None:
+    """Return the weight that reads the inputs, where all layers are of well-known kinds; else None."""
+    layers = known_layers(module) or ()
+    return next((f"{name}.weight" for name, layer in layers if isinstance(layer, nn.Linear)), None)
+
+
+@functools.lru_cache(maxsize=256)
+def _structure(module: nn.Module) -> Hashable:
+    """Return the layers and their sizes, without the width of the inputs."""
+    first, told = first_layer(module), []
+    for name, layer in known_layers(module) or ():
+        reads = f"{name}.weight" == first and isinstance(layer, nn.Linear)
+        told.append((name, (layer.out_features, layer.bias is not None) if reads else repr(layer)))
+    return tuple(told)
+
+
+def differ(turns: Sequence[Turn]) -> bool:
+    """Tell whether clients' inputs have different widths."""
+    return any(turn.task.input_shape != turns[0].task.input_shape for turn in turns)
+
+
+def widened(cohort: Cohort) -> Cohort:
+    """Return a cohort of which all first layers are as wide as its samples."""
+    width = cohort.x.shape[-1]
+    return Cohort([_widened(turn, width) for turn in cohort.turns], cohort.sizes, cohort.seeds, cohort.x, cohort.y)
+
+
+def _widened(turn: Turn, width: int) -> Turn:
+    leaf, missing = first_layer(turn.task.module), width - turn.task.input_shape[0]
+    if leaf is None or not missing:
+        return turn
+
+    def pad(tree: Tree) -> Tree:
+        return {key: F.pad(one, (0, missing)) if _about(key, leaf) else one for key, one in tree.items()}
+
+    correction = replace(turn.correction, anchor=pad(turn.correction.anchor), shift=pad(turn.correction.shift))
+    return replace(turn, start=pad(turn.start), correction=correction, memory=pad(turn.memory))
+
+
+def narrowed(turn: Turn, trained: Trained) -> Trained:
+    """Return what training gave a client in the shapes of its own network."""
+    leaf, width = first_layer(turn.task.module), turn.task.input_shape[0]
+    assert leaf is not None
+
+    def cut(tree: Tree) -> Tree:
+        return {key: dense(one)[..., :width].contiguous() if _about(key, leaf) else one for key, one in tree.items()}
+
+    return Trained(
+        cut(trained.params), trained.steps, trained.flops, cut(trained.memory), cut(trained.anchor), cut(trained.slope)
+    )
+
+
+def _about(key: str, leaf: str) -> bool:
+    """Tell whether a leaf is the one named, or what an optimiser remembers of it."""
+    return key == leaf or key.endswith(f".{leaf}")

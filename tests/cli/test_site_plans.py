@@ -1,0 +1,200 @@
+"""Sites with columns of their own from a plan: validate, split, run, resume, report, predict, save and forget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hansa import api, cli
+from hansa.data.federation import federation_from_clients
+from hansa.deploy.model import load_model
+from hansa.io.codec import to_table
+from hansa.plan.files import read_plan
+from hansa.results.reader import Run
+
+Hansa = Callable[..., str]
+PLAN = """
+[data]
+source = { name = "csv", path = "sites", label = "y", columns_of = "file", missing = "indicator", na_of = { b = [0] } }
+partition = "natural"
+test = { kind = "local", validation = 0.2 }
+[model]
+name = "mlp"
+hidden = [6]
+[[phases]]
+algorithm = { name = "personal", keep = "features", inner = { name = "fedavg", local = { lr = 0.1 } } }
+orchestration = { name = "star", fraction = 1.0 }
+rounds = 3
+"""
+TOKENS = """
+[data]
+source = { name = "csv", path = "sites", label = "y", columns_of = "file", missing = "indicator", na_of = { b = [0] } }
+partition = "natural"
+test = { kind = "local" }
+[model]
+name = "column-tokens"
+width = 4
+hidden = [5]
+[[phases]]
+algorithm = { name = "fedavg", local = { lr = 0.3, epochs = 10 } }
+orchestration = { name = "star", fraction = 1.0 }
+rounds = 3
+"""
+
+
+@pytest.fixture
+def hansa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hansa:
+    """The command line in a folder with three sites: what it printed, or what it ended with."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    Path("sites").mkdir()
+    for name, columns in {"north": "ab", "south": "bc", "west": "cad"}.items():
+        x = rng.normal(size=(30, len(columns))).round(2)
+        cells = [[f"{value}" for value in row] for row in x]
+        for row in cells[::5]:
+            row[columns.index("b") if "b" in columns else 0] = "0" if "b" in columns else ""
+        labels = np.where(x[:, 0] + x[:, 1] > 0, "ill", "well")
+        lines = [",".join([*columns, "y"]), *(",".join([*row, y]) for row, y in zip(cells, labels, strict=True))]
+        Path(f"sites/{name}.csv").write_text("\n".join(lines) + "\n")
+    Path("plan.toml").write_text(PLAN)
+    Path("tokens.toml").write_text(TOKENS)
+
+    def call(*words: object, code: int = 0) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr("sys.argv", ["hansa", *map(str, words)])
+        ended = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            ended = int(end.code or 0)
+        told = capsys.readouterr()
+        assert ended == code, told
+        return told.err if code else told.out
+
+    return call
+
+
+@pytest.mark.parametrize("plan", ["plan.toml", "tokens.toml"])
+def test_from_the_plan_to_predictions(hansa: Hansa, plan: str) -> None:
+    hansa("validate", plan)
+    columns = json.loads(hansa("split", plan, "--json"))["columns"]
+    assert {name: list(own) for name, own in columns.items()} == {
+        "north": ["a", "b"], "south": ["b", "c"], "west": ["a", "c", "d"],
+    }  # fmt: skip
+    assert columns["north"]["b"] > 0 == columns["north"]["a"]
+    told = hansa("split", plan)
+    assert "3 of 3" not in told and "2 of 3" in told and "<svg" in Path("split.html").read_text()
+    assert "the share of training samples without a value" in Path("split.html").read_text()
+    hansa("run", plan, "--out", "run")
+    hansa("report", "run")
+    assert "the share of training samples without a value" in Path("run/report.html").read_text()
+    found = json.loads(hansa("predict", "run", "sites/west.csv", "--client", "west", "--json"))
+    assert len(found["predictions"]) == 30 and found["accuracy"] > 0.5
+    hansa("save", "run", "west.safetensors", "--client", "west")
+    again = json.loads(hansa("predict", "west.safetensors", "sites/west.csv", "--json"))
+    assert again["predictions"] == found["predictions"]
+    assert "There is no column 'a' in" in hansa("predict", "run", "sites/south.csv", "--client", "west", code=2)
+    assert "name one with --client, such as north" in hansa("predict", "run", "sites/west.csv", code=2)
+    assert "cannot be taken out exactly" in hansa("forget", "run", "--client", "west", code=2)
+    model = load_model("run", "west")
+    assert model.card.encoding is not None and model.card.input_shape == (len(model.card.encoding.source),)
+    assert not any("column:b" in leaf for leaf in model.weights)
+
+
+@pytest.mark.parametrize("plan", ["plan.toml", "tokens.toml"])
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_a_resumed_run_is_the_same(hansa: Hansa, plan: str, engine: str) -> None:
+    whole = api.run(plan, out="whole", changes=[f"engine={engine}"])
+    seen = []
+
+    def stop(record: object) -> None:
+        seen.append(record)
+        if len(seen) == 2:
+            import signal
+
+            signal.raise_signal(signal.SIGINT)
+
+    part = api.run(plan, out="part", changes=[f"engine={engine}"], watchers=[stop])
+    assert part.status == "interrupted"
+    done = api.resume("part")
+    for name in ("north", "south", "west"):
+        one, other = load_model(whole, name).weights, load_model(done, name).weights
+        assert one.keys() == other.keys() and all(torch.equal(leaf, other[key]) for key, leaf in one.items())
+
+
+def test_engines_agree_and_charge_the_same(hansa: Hansa) -> None:
+    engines = ("serial", "processes", "vectorised")
+    runs = {engine: api.run("tokens.toml", out=engine, changes=[f"engine={engine}"]) for engine in engines}
+    weights = {engine: load_model(run, "south").weights for engine, run in runs.items()}
+    kinds = ("bytes_up", "bytes_down", "bytes_evaluate")
+    costs = {engine: [[one[kind] for kind in kinds] for one in run.rounds] for engine, run in runs.items()}
+    for engine in ("processes", "vectorised"):
+        for key, leaf in weights["serial"].items():
+            torch.testing.assert_close(weights[engine][key], leaf, atol=1e-5, rtol=1e-4)
+        assert costs[engine] == costs["serial"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("phases.0.algorithm=fedavg", "shares leaves that do not fit all clients"),
+        ("phases.0.algorithm={name='fed3r'}\nmodel=linear", "shares leaves that do not fit all clients"),
+        ("phases.0.algorithm=scaffold", "Use 'personal' with keep = \"features\""),
+        ("data.test.kind=both", "have no test samples in common"),
+        ("data.features={name='transformers', path='x'}", "give a frozen network nothing alike to read"),
+        ("data.source.missing=guess", "should be 'error', 'mean', 'zero', 'drop' or 'indicator'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_by_validate(hansa: Hansa, change: str, sentence: str) -> None:
+    assert sentence in hansa(
+        "validate", "plan.toml", *(word for one in change.split("\n") for word in ("--set", one)), code=2
+    )
+
+
+def test_the_same_files_with_columns_in_common(hansa: Hansa) -> None:
+    change = ["data.source.columns_of=union", "data.test.kind=both", "phases.0.algorithm=fedavg"]
+    run = api.run("plan.toml", out="union", changes=change)
+    assert run.summary["phases"][0]["metrics"]["test_accuracy"] > 0
+    assert "No column has a value in every file" in hansa(
+        "run", "plan.toml", "--set", "data.source.columns_of=common", code=2
+    )
+
+
+def test_arrays_of_different_shapes_from_python(hansa: Hansa) -> None:
+    rng = np.random.default_rng(0)
+
+    def client(*shape: int) -> tuple[np.ndarray, ...]:
+        y = np.arange(12) % 2
+        if len(shape) == 1:
+            return rng.normal(size=(12, *shape)), y, rng.normal(size=(12, *shape)), y
+        x = rng.integers(0, 255, (12, *shape), dtype=np.uint8)
+        return x, y, x, y
+
+    clients = {"a-table": client(3), "b-table": client(5), "c-image": client(16, 16), "d-image": client(28, 20)}
+    encoders = (
+        "model={name='encoders', encoders={table={name='mlp', hidden=[8]}, "
+        "image={name='cnn', filters=[4], hidden=[8]}, 'client:b-*'={name='mlp', hidden=[7, 8]}}}"
+    )
+    run = api.run("plan.toml", out="mixed", changes=[encoders], data=federation_from_clients(clients))
+    assert run.status == "finished"
+    deployed = {name: load_model(run, name, data=federation_from_clients(clients)) for name in clients}
+    assert deployed["b-table"].weights["features.1.weight"].shape == (7, 5)
+    assert deployed["d-image"].predict(clients["d-image"][0]).shape == (12,)
+    heads = [model.weights["head.weight"] for model in deployed.values()]
+    assert all(torch.equal(head, heads[0]) for head in heads)
+    images = {name: clients[name] for name in ("c-image", "d-image")}  # adaptive pooling: leaves of one shape
+    changes = [encoders, "phases.0.algorithm=fedavg"]
+    assert (
+        api.run("plan.toml", out="images", changes=changes, data=federation_from_clients(images)).status == "finished"
+    )
+    plan = read_plan("plan.toml", [encoders])
+    assert to_table(plan)["model"]["encoders"]["client:b-*"] == {"name": "mlp", "hidden": [7, 8], "activation": "relu"}
+    wide = encoders.replace("hidden=[7, 8]", "hidden=[7]")
+    with pytest.raises(ValueError, match=r"must give features of one width\. They give 8 for client 'a-table' and 7"):
+        api.run("plan.toml", out="wide", changes=[wide], data=federation_from_clients(clients))
+    assert Run.open("mixed").summary["phases"][0]["metrics"]["client_accuracy_mean"] >= 0
