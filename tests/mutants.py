@@ -44,6 +44,48 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "an extractor's columns stand in another extractor's place",
+        "features/extract.py",
+        "whole[:, end - chunk.shape[1] : end] for whole in found",
+        "whole[:, : chunk.shape[1]] for whole in found",
+        "tests/features/test_several_extractors.py",
+    ),
+    Mutant(
+        "the classes of few samples do not depend on the client",
+        "data/split.py",
+        "numpy_generator(seed, name))",
+        "numpy_generator(seed))",
+        "tests/data/test_few_samples.py",
+    ),
+    Mutant(
+        "a class that was not drawn is tested on",
+        "data/split.py",
+        "held[group[count:]] = count > 0",
+        "held[group[count:]] = True",
+        "tests/data/test_few_samples.py",
+    ),
+    Mutant(
+        "a picture is of the last evaluation, whichever was deployed",
+        "results/exhibits.py",
+        "known if known in found else rounds[-1]",
+        "rounds[-1]",
+        "tests/report/test_exhibits.py",
+    ),
+    Mutant(
+        "what clients observe is not counted",
+        "running/evaluate.py",
+        "8 * len(rows) + sum(leaf[0].nbytes for leaf in told.values())",
+        "8 * len(rows)",
+        "tests/report/test_exhibits.py",
+    ),
+    Mutant(
+        "a newcomer's visits all draw the same",
+        "deploy/adapt.py",
+        'seed_for(seed, "adapt", run.place, client, number)',
+        'seed_for(seed, "adapt", run.place, client)',
+        "tests/cli/test_adapt.py",
+    ),
+    Mutant(
         "attackers do not depend on the seed",
         "attacks/attack.py",
         'seeds_for(seed, "attack", names=names)',
@@ -298,7 +340,7 @@ MUTANTS = (
     Mutant(
         "evaluations on clients' samples are not charged",
         "running/evaluate.py",
-        'run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + 8 * len(rows))',
+        'run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + sent)',
         "pass",
         "tests/laws/test_provenance.py",
     ),
