@@ -220,3 +220,27 @@ def write_chains(
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     pq.write_table(pa.Table.from_pylist(rows), folder / "groups.parquet")
     return folder
+
+
+def write_exhibits(folder: Path) -> Path:
+    """Exhibits of every kind, with long names and numbers of any size."""
+    rng, names = np.random.default_rng(0), [f"a line with a rather long name, number {k}" for k in range(14)]
+    lines = {name: (10.0 ** rng.uniform(6, 9, 5)).tolist() for name in names}
+    tiny = {"PC 1": (1e-9 * rng.normal(size=90)).tolist(), "PC 2": (1e12 * rng.normal(size=90)).tolist()}
+    groups = {"group": [f"class {k % 11} of many" for k in range(90)], "name": [f"client-{k:04d}" for k in range(90)]}
+    cells = {f"backbone {k}, with its settings": rng.uniform(-1, 1, 12).tolist() for k in range(9)}
+    shown = [
+        {"title": "lines", "kind": "curve", "columns": lines, "note": "A note.", "round": [1, 2, 3, 4, 5]},
+        {"title": "point", "kind": "curve", "columns": {"only": [0.0]}, "note": "", "round": [1]},
+        {"title": "dots", "kind": "scatter", "columns": {**tiny, **groups}, "note": "", "round": 5},
+        {
+            "title": "cells",
+            "kind": "heat map",
+            "columns": {"class": groups["name"][:12], **cells},
+            "note": "",
+            "round": 5,
+        },
+    ]
+    told = {"phases": [{"phase": 0, "phase_name": "FedPCL", "exhibits": shown}]}
+    (folder / "exhibits.json").write_text(json.dumps(told))
+    return folder

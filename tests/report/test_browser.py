@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import browser as chromium
 import pytest
-from run_folders import CHAINED, FED3R, FEDAVG, FINETUNE, OWN, REAL, write_chains, write_run
+from run_folders import CHAINED, FED3R, FEDAVG, FINETUNE, OWN, REAL, write_chains, write_exhibits, write_run
 
 from hansa.results.report import build
 
@@ -70,7 +70,7 @@ def pages(tmp_path_factory, three, many, killed):
         "WWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWWW",
     ]
     long = [write_run(root / name[:5], name, (FED3R, FINETUNE), clients=12, classes=3) for name in names]
-    own = write_run(root / "own", "Fed3R + FP", (FED3R, OWN))
+    own = write_exhibits(write_run(root / "own", "Fed3R + FP", (FED3R, OWN)))
     real = write_run(root / "real", "patients", (REAL,))
     folders = {"one": [three[2]], "three": three, "many": [many], "killed": [killed], "long": long, "own": [own]}
     folders["real"] = [real]

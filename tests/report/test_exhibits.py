@@ -29,6 +29,7 @@ from hansa.features.module import FrozenModule
 from hansa.metrics.exhibits import Exhibit, packed, principal_plane, unpacked
 from hansa.models.dense import MLP
 from hansa.plan.schema import DataPlan, PhasePlan, Plan
+from hansa.results.exhibits import phase_exhibits
 from hansa.results.reader import Run
 from hansa.results.report import build
 from hansa.training.local import LocalTraining
@@ -124,6 +125,16 @@ def test_a_resumed_run_shows_the_same(run: Run, tmp_path: Path) -> None:
     half = hansa.run(plan_of(), out=tmp_path / "run", watchers=[stop])
     assert half.status == "interrupted" and half.exhibits["phases"][0]["exhibits"][0]["round"] == [1, 2]
     assert hansa.resume(tmp_path / "run", trust=True).exhibits == run.exhibits
+
+
+def test_pictures_are_those_of_the_round_that_was_deployed() -> None:
+    stored = {
+        f"0/exhibits/{k}": {"exhibits": packed([Exhibit("dots", "scatter", {"x": [k], "y": [0]})])} for k in (1, 2, 3)
+    }
+    records = [{"phase": 0, "phase_name": "p", "round": k, "metrics": {"test_accuracy": 0.5}} for k in (1, 2, 3)]
+    chosen = [*records[:2], {**records[2], "deployed": 2}]
+    shown = [[one["round"] for one in phase_exhibits(told, stored.get)["exhibits"]] for told in (records, chosen)]
+    assert shown == [[1, 3], [1, 2]]
 
 
 def test_the_report_draws_them(run: Run, tmp_path: Path) -> None:

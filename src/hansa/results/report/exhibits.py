@@ -8,7 +8,6 @@ from typing import Any
 from hansa.metrics.exhibits import Exhibit, exhibit_from_table
 from hansa.results.exhibits import ROUNDS
 from hansa.results.reader import Run
-from hansa.results.report.format import significant
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure
 from hansa.results.report.markup import Markup, element, join, number
 from hansa.results.report.scale import Scale, linear_scale
@@ -51,10 +50,9 @@ def _curve(title: str, table: dict[str, Any]) -> Markup:
     y = linear_scale([value for found in told.values() for _, value in found], BOTTOM, TOP + 4)
     whole = Ticks([value for value in x.ticks(6) if value == round(value)], lambda value: f"{value:,.0f}")
     places = {
-        name: [(x(at), y(value), f"{significant(value)} · round {at}") for at, value in found]
-        for name, found in told.items()
+        name: [(x(at), y(value), f"{_text(value)} · round {at}") for at, value in found] for name, found in told.items()
     }
-    ends = " ".join(f"{name} ends at {significant(found[-1][1])}." for name, found in told.items())
+    ends = " ".join(f"{name} ends at {_text(found[-1][1])}." for name, found in told.items())
     picture = chart(
         axes(x, y, whole, _ticks(y), "rounds"),
         *(_series(place, name, found, _path(found, found[-1])) for place, (name, found) in enumerate(places.items())),
@@ -100,7 +98,7 @@ def _scatter(title: str, shown: Exhibit) -> Markup:
 
 
 def _tip(name: str, x: float, y: float) -> str:
-    return f"{name + ' · ' if name else ''}{significant(x)}, {significant(y)}"
+    return f"{name + ' · ' if name else ''}{_text(x)}, {_text(y)}"
 
 
 def _grouped(kinds: Sequence[str]) -> str:
@@ -119,11 +117,17 @@ def _series(place: int, name: str, found: Sequence[Place], marks: Sequence[Marku
 
 
 def _ticks(scale: Scale) -> Ticks:
-    return Ticks(scale.ticks(5), lambda value: significant(value, 4))
+    return Ticks(scale.ticks(5), lambda value: _text(value))
 
 
 def _legend(names: Sequence[str] | dict[str, Any]) -> Markup:
     return element("p", *(element("span", swatch(place), name) for place, name in enumerate(names)), class_="note keys")
+
+
+def _text(value: float) -> str:
+    """Write a number of any size in few characters: 0.25, 1.23e4, 1e-7."""
+    digits, _, power = f"{value:.3g}".partition("e")
+    return f"{digits}e{int(power)}" if power else digits
 
 
 def _more(drawn: int, there: int, what: str) -> str:
@@ -154,4 +158,4 @@ def _heat_map(title: str, shown: Exhibit) -> Markup:
 def _cell(value: float | None, low: float, span: float) -> Markup:
     if value is None:
         return element("td", "–")
-    return element("td", significant(value), style=f"--share:{100 * (value - low) / span:.0f}%")
+    return element("td", _text(value), style=f"--share:{100 * (value - low) / span:.0f}%")
