@@ -27,7 +27,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("attacks", "common", "fed3r", "personalisation", "privacy", "robust"):
+    for name in ("attacks", "common", "fed3r", "fedpcl", "personalisation", "privacy", "robust"):
         sys.modules.pop(name, None)
 
 
@@ -146,3 +146,19 @@ def test_recovery_goes_by_what_the_attacker_received(experiment, tmp_path: Path,
     assert [row[:2] for row in rows] == [[name, str(until)] for name in found for until in (2, 4, 6, 8)]
     assert "not of\nInception" in page.page({}, found, 8)
     assert page.recovered("FedSeq", 0, rounds=8) == found["FedSeq"][0]  # found, not repeated
+
+
+def test_every_row_of_the_prototypes_page_is_a_plan_at_the_rate_asked_for(experiment) -> None:
+    pages = experiment("fedpcl")
+    rows = {row.name: row for part in pages.PARTS.values() for row in part()}
+    assert len(rows) > 150
+    for row in rows.values():
+        data = {"source": "digits", "partition": {"name": "iid", "clients": 4}, "test": {"kind": "local"}}
+        table = json.loads(json.dumps({**row.plan(0.002), "data": data}))
+        found = plan_from_table(table, row.name, pages.DATA)
+        check_phases(found)
+        algorithm = found.phases[-1].algorithm
+        inner = getattr(algorithm, "inner", algorithm) if row.method.startswith(("laplace", "gaussian")) else algorithm
+        if row.method not in pages.CLOSED:
+            assert inner.local.lr == pytest.approx(0.06 if row.method in ("pFedMe", "Per-FedAvg") else 0.002)
+            assert len(found.phases) == 1 and found.phases[0].rounds == pages.ROUNDS
