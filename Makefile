@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
 
-.PHONY: demo test check lint types lock bench mutants fuzz results-fed3r results-fedseq results-personalisation results-privacy results-robust results-attacks clean
+.PHONY: demo test check lint types lock bench mutants fuzz results-fed3r results-fedpcl results-fedseq results-personalisation results-privacy results-robust results-attacks clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -83,6 +83,9 @@ results-robust: $(VENV)/all  ## docs/results/robust.md: robust rules while a fif
 
 results-privacy: $(VENV)/all  ## docs/results/privacy.md: accuracy against ε on the digits; some minutes
 	$(BIN)/python experiments/privacy.py
+
+results-fedpcl: $(VENV)/all  ## docs/results/fedpcl.md from real data; hours on a CPU
+	$(BIN)/python experiments/fedpcl.py
 
 results-fedseq: $(VENV)/all  ## docs/results/fedseq.md from real data; hours on a CPU, minutes on a GPU
 	$(BIN)/python experiments/fedseq.py

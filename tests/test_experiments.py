@@ -30,7 +30,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
 
     yield load
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
-    for name in ("attacks", "backbones", "common", "fed3r", *fedseq, "personalisation", "privacy", "robust"):
+    for name in ("attacks", "backbones", "common", "fed3r", "fedpcl", *fedseq, "personalisation", "privacy", "robust"):
         sys.modules.pop(name, None)
 
 
@@ -233,3 +233,19 @@ def test_superclients_of_all_classes_are_closest_to_the_mix_of_all(experiment, t
     found = {(row[0], row[1]): float(row[3].split()[0]) for row in rows}
     assert found["labels", "greedy"] < found["–", "random"] and all(row[4] == "–" and row[5] == 1 for row in rows)
     assert page.descriptions(done).shape == (100, 10) and page.descriptions(done).sum(axis=1) == pytest.approx(1.0)
+
+
+def test_every_row_of_the_prototypes_page_is_a_plan_at_the_rate_asked_for(experiment) -> None:
+    pages = experiment("fedpcl")
+    rows = {row.name: row for part in pages.PARTS.values() for row in part()}
+    assert len(rows) > 150
+    for row in rows.values():
+        data = {"source": "digits", "partition": {"name": "iid", "clients": 4}, "test": {"kind": "local"}}
+        table = json.loads(json.dumps({**row.plan(0.002), "data": data}))
+        found = plan_from_table(table, row.name, pages.DATA)
+        check_phases(found)
+        algorithm = found.phases[-1].algorithm
+        inner = getattr(algorithm, "inner", algorithm) if row.method.startswith(("laplace", "gaussian")) else algorithm
+        if row.method not in pages.CLOSED:
+            assert inner.local.lr == pytest.approx(0.06 if row.method in ("pFedMe", "Per-FedAvg") else 0.002)
+            assert len(found.phases) == 1 and found.phases[0].rounds == pages.ROUNDS
