@@ -27,7 +27,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("attacks", "common", "fed3r", "personalisation", "privacy", "robust"):
+    for name in ("attacks", "common", "fed3r", "flic", "flic_toys", "personalisation", "privacy", "robust"):
         sys.modules.pop(name, None)
 
 
@@ -146,3 +146,25 @@ def test_recovery_goes_by_what_the_attacker_received(experiment, tmp_path: Path,
     assert [row[:2] for row in rows] == [[name, str(until)] for name in found for until in (2, 4, 6, 8)]
     assert "not of\nInception" in page.page({}, found, 8)
     assert page.recovered("FedSeq", 0, rounds=8) == found["FedSeq"][0]  # found, not repeated
+
+
+def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_compared_in_pairs(
+    experiment, tmp_path: Path, monkeypatch
+) -> None:
+    toys, page = experiment("flic_toys"), experiment("flic")
+    for place, name, value in ((toys, "EACH", {"train": 40, "test": 10}), (page, "CLIENTS", 4), (page, "ROUNDS", 1)):
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.setattr(page, "RUNS", tmp_path)
+    assert {len(method.settings) for method in page.METHODS.values()} == {4}
+    whole, cut = (toys.federation("mapping", 4, seed=0, tuning=tuning) for tuning in (False, True))
+    for name, client in whole.clients.items():  # settings are chosen on a part of the training samples alone
+        own = {tuple(row) for row in client.train.x.tolist()}
+        assert all(
+            tuple(row) in own for part in (cut.clients[name].train, cut.clients[name].test) for row in part.x.tolist()
+        )
+        assert len(cut.clients[name].train) + len(cut.clients[name].test) == len(own)
+    assert len({client.train.x.shape[1] for client in whole.clients.values()}) > 1
+    got = page.accuracy("noisy", "FLIC-HL", (1, 0.01), 0, tuning=False)
+    assert got == page.accuracy("noisy", "FLIC-HL", (1, 0.01), 0, tuning=False) and len(list(tmp_path.iterdir())) == 1
+    assert page.difference([0.5, 0.7, 0.6], [0.4, 0.6, 0.5]) == "+10.0 [+10.0, +10.0]"
+    assert page.difference([0.5, 0.7], [0.5, 0.6]) == "+5.0 [-58.5, +68.5]"
