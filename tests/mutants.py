@@ -44,6 +44,41 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "FLIC: FedHeNN drives features apart",
+        "training/alignment.py",
+        "self.strength * (1 - distances.cka(",
+        "self.strength * (1 + distances.cka(",
+        "tests/algorithms/test_flic.py",
+    ),
+    Mutant(
+        "FLIC: a client sends anchors of classes that it does not hold",
+        "algorithms/flic.py",
+        "for key, leaf in moved.items() for place in held}",
+        "for key, leaf in moved.items() for place in range(len(leaf))}",
+        "tests/algorithms/test_flic.py",
+    ),
+    Mutant(
+        "FLIC: features are pre-trained in every visit",
+        "algorithms/flic.py",
+        "if keeps and new and self.anchors.pretrain_epochs:",
+        "if keeps and self.anchors.pretrain_epochs:",
+        "tests/algorithms/test_flic.py",
+    ),
+    Mutant(
+        "FLIC: a covariance divides by n",
+        "training/distances.py",
+        "    scale = hot @ (counts - 1).clamp(min=1).rsqrt()  # 0",
+        "    scale = hot @ counts.clamp(min=1).rsqrt()  # 0",
+        "tests/algorithms/test_distances.py",
+    ),
+    Mutant(
+        "FLIC: the map of Algorithm S3 is not made orthonormal",
+        "algorithms/flic_s3.py",
+        'torch.linalg.qr(server["map"] + mean["map"])[0]',
+        'server["map"] + mean["map"]',
+        "tests/algorithms/test_flic.py",
+    ),
+    Mutant(
         "attackers do not depend on the seed",
         "attacks/attack.py",
         'seeds_for(seed, "attack", names=names)',
