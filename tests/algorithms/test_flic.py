@@ -315,7 +315,9 @@ def test_bad_settings_are_told() -> None:
         Alignment(spread=-1.0)
     with pytest.raises(HansaError, match="anchors of real targets have covariance 'identity'"):
         FlicClass(anchors=Alignment(covariance="learnt")).server_init(REAL)
-    with pytest.raises(HansaError, match=r"No parameter matches train = .*head\.0"):
+    with pytest.raises(
+        HansaError, match=r"no layer that matches shared = 'head\.0\.\*': use the model 'latent' with 'hidden'"
+    ):
         FlicHL().server_init(Task(Latent(), (4,), 3))  # a head without a layer to share
     with pytest.raises(HansaError, match="FLIC-S3 is linear regression: use the model 'linear'"):
         FlicS3().server_init(TASK)
