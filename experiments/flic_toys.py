@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from common import DATA
+from torch import nn
 
 from hansa.data.federation import Federation, federation_from_clients
 
@@ -65,8 +66,7 @@ def digits(clients: int, rng: np.random.Generator, classes: int = 3) -> Clients:
             parts = []
             for part in ("train", "test"):
                 chosen = dealt[part][one]
-                x = arrays[f"x_{part}"][chosen].astype("float32") / 255
-                parts += [x.reshape(len(x), 1, *x.shape[-2:]), arrays[f"y_{part}"][chosen].astype(int)]
+                parts += [arrays[f"x_{part}"][chosen], arrays[f"y_{part}"][chosen].astype(int)]
             made[one] = (parts[0], parts[1], parts[2], parts[3])
     return made
 
@@ -105,3 +105,15 @@ def _held_out(arrays: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, 
     out = order[:: round(1 / HELD_OUT)]
     kept = np.setdiff1d(np.arange(len(y)), out)
     return x[kept], y[kept], x[out], y[out]
+
+
+def digit_cnn(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """The paper's network for digits of any size: 5 × 5 convolutions of 32 and 20 filters, and a layer of 64."""
+    channels, height, width = input_shape
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(channels, 32, 5), nn.MaxPool2d(2), nn.Sigmoid()),
+        nn.Sequential(nn.Conv2d(32, 20, 5), nn.MaxPool2d(2), nn.Sigmoid()),
+        nn.Sequential(nn.Flatten(), nn.Linear(20 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2), 64)),
+        nn.ReLU(),
+        nn.Linear(64, outputs),
+    )

@@ -30,7 +30,8 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
 
     yield load
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
-    for name in ("attacks", "backbones", "common", "fed3r", "fedpcl", *fedseq, "personalisation", "privacy", "robust"):
+    others = ("attacks", "backbones", "common", "fed3r", "fedpcl", "flic", "flic_toys", "personalisation", "privacy")
+    for name in (*others, *fedseq, "robust"):
         sys.modules.pop(name, None)
 
 
@@ -249,3 +250,25 @@ def test_every_row_of_the_prototypes_page_is_a_plan_at_the_rate_asked_for(experi
         if row.method not in pages.CLOSED:
             assert inner.local.lr == pytest.approx(0.06 if row.method in ("pFedMe", "Per-FedAvg") else 0.002)
             assert len(found.phases) == 1 and found.phases[0].rounds == pages.ROUNDS
+
+
+def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_compared_in_pairs(
+    experiment, tmp_path: Path, monkeypatch
+) -> None:
+    toys, page = experiment("flic_toys"), experiment("flic")
+    for place, name, value in ((toys, "EACH", {"train": 40, "test": 10}), (page, "CLIENTS", 4), (page, "ROUNDS", 1)):
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.setattr(page, "RUNS", tmp_path)
+    assert {len(method.settings) for method in page.METHODS.values()} == {4}
+    whole, cut = (toys.federation("mapping", 4, seed=0, tuning=tuning) for tuning in (False, True))
+    for name, client in whole.clients.items():  # settings are chosen on a part of the training samples alone
+        own = {tuple(row) for row in client.train.x.tolist()}
+        assert all(
+            tuple(row) in own for part in (cut.clients[name].train, cut.clients[name].test) for row in part.x.tolist()
+        )
+        assert len(cut.clients[name].train) + len(cut.clients[name].test) == len(own)
+    assert len({client.train.x.shape[1] for client in whole.clients.values()}) > 1
+    got = page.accuracy("noisy", "FLIC-HL", (1, 0.01), 0, tuning=False)
+    assert got == page.accuracy("noisy", "FLIC-HL", (1, 0.01), 0, tuning=False) and len(list(tmp_path.iterdir())) == 1
+    assert page.difference([0.5, 0.7, 0.6], [0.4, 0.6, 0.5]) == "+10.0 [+10.0, +10.0]"
+    assert page.difference([0.5, 0.7], [0.5, 0.6]) == "+5.0 [-58.5, +68.5]"

@@ -291,6 +291,7 @@ def test_s3_converges_geometrically() -> None:
         ups = [algorithm.client_step(task.view(data, {}), down, {}, data, rng(0))[0] for data in made]
         server = algorithm.server_step(task, server, sum(ups[1:], start=ups[0]))
         distance.append(apart(mix, server["map"]))
+    assert torch.allclose(server["map"].T @ server["map"], torch.eye(d, dtype=torch.float64))
     least = float(torch.linalg.eigvalsh(betas.T @ betas / len(betas))[0])
     kappa = eta * (1 - distance[0] ** 2) * least / 2
     assert 0.02 < distance[0] < 0.9 and distance[-1] < 1e-5 * distance[0]
@@ -314,7 +315,9 @@ def test_bad_settings_are_told() -> None:
         Alignment(spread=-1.0)
     with pytest.raises(HansaError, match="anchors of real targets have covariance 'identity'"):
         FlicClass(anchors=Alignment(covariance="learnt")).server_init(REAL)
-    with pytest.raises(HansaError, match=r"No parameter matches train = .*head\.0"):
+    with pytest.raises(
+        HansaError, match=r"no layer that matches shared = 'head\.0\.\*': use the model 'latent' with 'hidden'"
+    ):
         FlicHL().server_init(Task(Latent(), (4,), 3))  # a head without a layer to share
     with pytest.raises(HansaError, match="FLIC-S3 is linear regression: use the model 'linear'"):
         FlicS3().server_init(TASK)

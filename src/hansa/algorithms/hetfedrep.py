@@ -14,7 +14,7 @@ from hansa.io.registry import Piece
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Weights
-from hansa.training.leaves import Patterns, but
+from hansa.training.leaves import Patterns, but, select, written
 from hansa.training.local import LocalTraining, Trained
 from hansa.training.visits import Visit
 from hansa.training.wrappers import Wrapper
@@ -47,6 +47,13 @@ class HetFedRep(Wrapper):
         """Alternating training of all but α, and of α."""
         shared = replace(self.local, epochs=self.shared_epochs)
         return FedAlt(shared, self.server, but(self.shared), self.local.epochs, self.weights)
+
+    def server_init(self, task: Task) -> Tree:
+        """Return the shared layer, if the model has one."""
+        there = bool(select(tuple(task.params()), self.shared))
+        says = f"The model has no layer that matches shared = {written(self.shared)}"
+        require(there, f"{says}: use the model 'latent' with 'hidden', or name other layers.")
+        return self.inner.server_init(task)
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
         """Train the client's part and, once it is time, the shared one."""

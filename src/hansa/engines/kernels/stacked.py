@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from hansa.engines.kernels import side_by_side
-from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, orders, trained
+from hansa.engines.kernels.cohort import Cohort, Padded, bundles, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
 from hansa.engines.kernels.widths import differ, narrowed, network_of, widened
 from hansa.task import Task, only
@@ -103,8 +103,8 @@ def _learn(cohort: Cohort, device: torch.device) -> Iterator[tuple[Sequence[int]
     cohort, sizes, turn = cohort.on(device), cohort.sizes, cohort.turns[0]
     each = turn.training.flops(turn.task)
 
-    def cost(size: int) -> float:
-        return turn.training.epochs * batches_of(turn, size) * min(size, turn.training.batch_size) * each
+    def cost(size: int) -> float:  # who has fewer batches drops out sooner, so only short ones are filled up
+        return turn.training.epochs * min(size, turn.training.batch_size) * each
 
     for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS[device.type == "cpu"]):
         yield bundle, _Stack(cohort, bundle, device).run()
