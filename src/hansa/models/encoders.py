@@ -55,7 +55,7 @@ class Encoders:
 
     def _check_widths(self, clients: Sequence[ClientInputs]) -> None:
         kinds = {(id(self._chosen(one)), len(one.shape)): one for one in clients}
-        widths = {one.client: self._width(one) for one in kinds.values()}
+        widths = {one.client: self._width(one) for one in kinds.values()} if len(kinds) > 1 else {}
         told = " and ".join(f"{width} for client '{client}'" for client, width in widths.items())
         require(len(set(widths.values())) < 2, f"The encoders must give features of one width. They give {told}.")
 
