@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Annotated
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +17,9 @@ from hansa.contract import Algorithm
 from hansa.data.federation import federation_from_clients
 from hansa.engines.serial import Serial
 from hansa.errors import HansaError
+from hansa.io.registry import Piece
 from hansa.io.store import MemoryStore
+from hansa.models.dense import MLP
 from hansa.models.encoders import Encoders
 from hansa.models.tokens import ColumnTokens
 from hansa.orchestrate.star import Star
@@ -24,7 +29,7 @@ from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import seed_for
 from hansa.server.optimisers import SGD, Adam, ServerOptimiser
-from hansa.task import ClientInputs, Column, Task
+from hansa.task import ClientInputs, Column, Model, Network, Task
 from hansa.training.local import LocalTraining, Turn, train
 from journals import ListJournal
 
@@ -127,6 +132,26 @@ def test_what_cannot_take_part_is_refused_before_a_run() -> None:
     assert "Private needs the same leaves of every client" in why(Private(noise="simulated"))
     assert "Phase 'only' shares leaves that do not fit all clients" in why(Scaffold())
     assert "together" in why(Robust())
+
+
+@dataclass(frozen=True)
+class Around:
+    """A model made of another one."""
+
+    encoder: Annotated[Model, Piece("model")]
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+        return self.encoder.build(input_shape, outputs)
+
+
+def test_a_model_inside_another_follows_the_client_too() -> None:
+    clients = {one.client: one for one in (NORTH, SOUTH)}
+    (plain, own), (around, inside) = (networks_of(model, clients) for model in (ColumnTokens(), Around(ColumnTokens())))
+    assert around == replace(plain, model=Around(plain.model))
+    assert inside == {name: replace(one, model=Around(one.model)) for name, one in own.items()} and len(own) == 2
+    assert networks_of(Around(MLP()), clients) == (Network(Around(MLP()), (2,)), {})
+    encoders = Encoders({"table": Around(ColumnTokens())})
+    assert encoders.fitted([SOUTH]) == inside["south"]
 
 
 def test_columns_must_be_those_of_the_samples() -> None:
