@@ -55,6 +55,7 @@ bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics
 	$(BIN)/python benchmarks/fedpcl.py
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/fedseq.py
+	$(BIN)/python benchmarks/flic.py
 	$(BIN)/python benchmarks/grouping.py
 	$(BIN)/python benchmarks/ridge_scale.py
 	$(BIN)/python benchmarks/million_clients.py

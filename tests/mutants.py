@@ -221,8 +221,8 @@ MUTANTS = (
     Mutant(
         "uploads that are remembered are pooled all the same",
         "engines/session.py",
-        "return not self.looked_at and not self.side.individual_start and not self.task.local_labels",
-        "return not self.side.individual_start and not self.task.local_labels",
+        "return same and not self.looked_at and not self.task.local_labels",
+        "return same and not self.task.local_labels",
         "tests/laws/test_provenance.py tests/cli/test_forget.py tests/engines",
     ),
     Mutant(
@@ -410,7 +410,7 @@ MUTANTS = (
     Mutant(
         "evaluations on clients' samples are not charged",
         "running/evaluate.py",
-        'run.ledger.add_evaluation(rows["client"].numpy(), wire.cost(served) + sent)',
+        'run.ledger.add_evaluation(rows["client"].numpy(), _served_bytes(run, rows["client"], served) + sent)',
         "pass",
         "tests/laws/test_provenance.py",
     ),

@@ -7,14 +7,14 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
 from hansa.errors import HansaError, require
-from hansa.io.codec import LARGEST, from_table, piece_to_table, to_table
+from hansa.io.codec import LARGEST, field_types, from_table, piece_kind, piece_to_table, to_table
 from hansa.io.flops import FlopCount
 from hansa.io.registry import Piece
 from hansa.io.trust import NOBODY, Trust
@@ -66,6 +66,28 @@ class FollowsClients(Protocol):
     def fitted(self, clients: Sequence[ClientInputs]) -> Network:
         """Return the network of one client, or the one that several have in common."""
         ...
+
+
+def follows_clients(model: Model) -> bool:
+    """Tell whether a model, or one that it is made of, depends on more than the shape of a client's inputs."""
+    return isinstance(model, FollowsClients) or any(map(follows_clients, _inner(model).values()))
+
+
+def fitted(model: Model, clients: Sequence[ClientInputs]) -> Network:
+    """Return the network of one client, or the one that several have in common."""
+    if isinstance(model, FollowsClients):
+        return model.fitted(clients)
+    for name, inner in _inner(model).items():
+        if follows_clients(inner):
+            found = fitted(inner, clients)
+            return Network(replace(cast(Any, model), **{name: found.model}), found.input_shape)
+    return Network(model, clients[0].shape)
+
+
+def _inner(model: Model) -> dict[str, Model]:
+    """Return the models that a model is made of, by the setting that holds them."""
+    found = {name: getattr(model, name) for name, hint in field_types(type(model)).items() if piece_kind(hint)}
+    return {name: inner for name, inner in found.items() if hasattr(inner, "build")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,17 @@ def test_columns_that_say_nothing_at_a_site_are_none_of_its(tmp_path: Path) -> N
     assert told.encodings["south"].columns == (Column("a"), Column("b"), Column("b", missing=True))
 
 
+def test_a_category_of_test_rows_alone_is_read_where_it_occurs(tmp_path: Path) -> None:
+    texts = " ".join(f"{'uv'[k % 2] if k != 5 else 'w'},c,{'pq'[k % 2]}" for k in range(12))
+    path = sites(tmp_path, north=f"t,same,y {texts}")
+    source = Csv(path, "y", columns_of="file", scale="none")
+    data = source.load()
+    rule, _ = data.rule.of(data.train.x[np.arange(12) != 5])
+    assert [*zip(rule.source, rule.category, strict=True)] == [("t", "u"), ("t", "v"), ("t", "w")]
+    x, _ = source.samples_of(tmp_path / "north.csv", rule.fit(data.train.x[np.arange(12) != 5][:, :3]))
+    assert x[5].tolist() == [0, 0, 1]
+
+
 def test_union_and_common_columns(tmp_path: Path) -> None:
     path = sites(
         tmp_path, north=f"a,b,y {rows(8, '{k}', '{half}', '{y}')}", south=f"a,b,c,y {rows(8, '{k}', '', '{k}', '{y}')}"

@@ -170,8 +170,8 @@ def test_the_fast_paths_know_every_setting_of_local_training() -> None:
     assert names(Turn) == wanted | {"repeats", "measures", "remembers"}
     known = {"model", "input_shape", "outputs", "population", "seed", "start", "temperature", "integers"}
     known |= {"local_labels", "labels", "real", "samples", "round", "rounds"}
-    unseen = {"place", "cohort", "visits", "pixels", "characters", "public"}  # which no training looks at
-    assert names(Task) == known | unseen
+    unseen = {"place", "cohort", "visits", "spans", "pixels", "characters", "networks", "public"}
+    assert names(Task) == known | unseen  # which no training looks at
 
 
 def test_what_does_not_fit_is_left_alone() -> None:

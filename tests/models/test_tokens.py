@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from hansa.contract import Algorithm
 from hansa.data.federation import federation_from_clients
 from hansa.engines.serial import Serial
 from hansa.errors import HansaError
+from hansa.io.registry import Piece
 from hansa.io.store import MemoryStore
+from hansa.models.dense import MLP
 from hansa.models.encoders import Encoders
 from hansa.models.tokens import ColumnTokens
 from hansa.orchestrate.star import Star
@@ -25,8 +28,8 @@ from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import seed_for
-from hansa.server.optimisers import SGD, Adam
-from hansa.task import ClientInputs, Column, Task
+from hansa.server.optimisers import SGD, Adam, ServerOptimiser
+from hansa.task import ClientInputs, Column, Model, Network, Task
 from hansa.training.local import LocalTraining, Turn, train
 from journals import ListJournal
 
@@ -108,15 +111,14 @@ def test_a_leaf_is_averaged_over_the_sites_that_hold_it() -> None:
 
 
 @pytest.mark.parametrize("server", [SGD(momentum=0.9), Adam()])
-def test_a_leaf_that_nobody_sent_stays_as_it_was(server) -> None:
-    made_one = made(FedAvg(LocalTraining(lr=0.1), server), orchestration=Star(1), rounds=3)
-    begun = PhaseRun(made_one, 0, MemoryStore(), None)
-    visited = {client for number in range(3) for leg in begun.planner.round(number) for client in leg.chain}
-    run = played(replace(made_one, seed=0))
-    if len(visited) == 1:
-        for leaf in made_one.task.lacks(visited.pop()):
-            assert torch.equal(run.server[f"model.{leaf}"], begun.server[f"model.{leaf}"])
-    assert run.server.keys() == begun.server.keys()
+def test_a_leaf_that_nobody_sent_stays_as_it_was(server: ServerOptimiser) -> None:
+    experiment = made(FedAvg(LocalTraining(lr=0.1), server), orchestration=Star(1))
+    begun, run = PhaseRun(experiment, 0, MemoryStore(), None), played(experiment)
+    (leg,) = begun.planner.round(0)
+    lacks = experiment.task.lacks(leg.chain[0])
+    assert lacks and run.server.keys() == begun.server.keys()
+    for key, leaf in begun.server.items():
+        assert torch.equal(run.server[key], leaf) == any(key.endswith(f".{name}") for name in lacks), key
 
 
 def test_what_cannot_take_part_is_refused_before_a_run() -> None:
@@ -130,6 +132,26 @@ def test_what_cannot_take_part_is_refused_before_a_run() -> None:
     assert "Private needs the same leaves of every client" in why(Private(noise="simulated"))
     assert "Phase 'only' shares leaves that do not fit all clients" in why(Scaffold())
     assert "together" in why(Robust())
+
+
+@dataclass(frozen=True)
+class Around:
+    """A model made of another one."""
+
+    encoder: Annotated[Model, Piece("model")]
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
+        return self.encoder.build(input_shape, outputs)
+
+
+def test_a_model_inside_another_follows_the_client_too() -> None:
+    clients = {one.client: one for one in (NORTH, SOUTH)}
+    (plain, own), (around, inside) = (networks_of(model, clients) for model in (ColumnTokens(), Around(ColumnTokens())))
+    assert around == replace(plain, model=Around(plain.model))
+    assert inside == {name: replace(one, model=Around(one.model)) for name, one in own.items()} and len(own) == 2
+    assert networks_of(Around(MLP()), clients) == (Network(Around(MLP()), (2,)), {})
+    encoders = Encoders({"table": Around(ColumnTokens())})
+    assert encoders.fitted([SOUTH]) == inside["south"]
 
 
 def test_columns_must_be_those_of_the_samples() -> None:

@@ -118,7 +118,7 @@ class IndexedClients(Mapping[str, OwnClient]):
         return len(self.index)
 
 
-def whole_client(train: Samples, test: Samples | None) -> OwnClient:
+def whole_client(train: Samples, test: Samples | None = None, validation: Samples | None = None) -> OwnClient:
     """Return a client with arrays of its own, whatever their width."""
-    held = None if test is None else View(test, np.arange(len(test)))
-    return OwnClient(View(train, np.arange(len(train))), held)
+    held = (None if part is None else View(part, np.arange(len(part))) for part in (test, validation))
+    return OwnClient(View(train, np.arange(len(train))), *held)

@@ -347,16 +347,18 @@ def federation_from_clients(
     target: Kind | None = None,
     columns: Mapping[str, Sequence[str]] | None = None,
 ) -> Federation:
-    """Build a federation from arrays by client: name → (x, y) or (x, y, x_test, y_test).  Input shapes may differ.
+    """Build a federation from arrays by client: name → (x, y), (x, y, x_test, y_test), or with a validation set after.
 
-    With `class_names` clients may hold one class each, or all the same; float labels need `target`, as in
-    `dataset_from_arrays`.  `columns` names every client's inputs, for models that share what is called the same.
+    Clients' inputs may differ in shape.  With `class_names` clients may hold one class each, or all the same; float
+    labels need `target`, as in `dataset_from_arrays`.  `columns` names every client's inputs, for models that share
+    what is called the same.
     """
     require(len(clients) > 0, "A federation needs at least one client.")
     for name, arrays in clients.items():
         require(
-            len(arrays) in (2, 4),
-            f"Client '{name}' must be (x, y) or (x, y, x_test, y_test). Got {len(arrays)} arrays.",
+            len(arrays) in (2, 4, 6),
+            f"Client '{name}' must be (x, y) or (x, y, x_test, y_test), perhaps with a validation set. "
+            f"Got {len(arrays)} arrays.",
         )
     ordered = {str(name): clients[name] for name in sorted(clients, key=str)}
     flat = [np.asarray(labels) for arrays in ordered.values() for labels in arrays[1::2]]
@@ -382,16 +384,13 @@ def _named(clients: Mapping[str, OwnClient], columns: Mapping[str, Sequence[str]
 
 def _from_arrays(name: str, arrays: tuple[Any, ...], labels: list[Array]) -> OwnClient:
     parts = []
-    for x, y, part in zip(arrays[::2], labels, ("train", "test"), strict=False):
+    for x, y, part in zip(arrays[::2], labels, ("train", "test", "validation"), strict=False):
         x = inputs(x, f"The {part} input of client '{name}'")
         require(len(x) == len(y), f"Client '{name}' has {len(x)} {part} inputs and {len(y)} labels.")
         parts.append(Samples(x, y))
-    if len(parts) > 1 and parts[0].x.shape[1:] != parts[1].x.shape[1:]:
-        raise HansaError(
-            f"Client '{name}' has training inputs of shape {parts[0].x.shape[1:]} "
-            f"and test inputs of shape {parts[1].x.shape[1:]}."
-        )
-    return whole_client(parts[0], parts[1] if len(parts) > 1 else None)
+        says = f"Client '{name}' has training inputs of shape {parts[0].x.shape[1:]}"
+        require(x.shape[1:] == parts[0].x.shape[1:], f"{says} and {part} inputs of shape {x.shape[1:]}.")
+    return whole_client(*parts)
 
 
 def pooled_test(tests: Iterable[ClientData | None]) -> ClientData:

@@ -12,7 +12,7 @@ from torch import nn
 
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
-from hansa.task import ClientInputs, FollowsClients, Model, Network, build
+from hansa.task import ClientInputs, Model, Network, build, fitted
 
 CLIENT = "client:"
 KINDS = {1: "table", 3: "image"}  # by the dimensions of a sample
@@ -38,7 +38,7 @@ class Encoders:
         self._check_widths(clients)
         model = self._chosen(clients[0])
         alike = [one for one in clients if self._chosen(one) == model]
-        return model.fitted(alike) if isinstance(model, FollowsClients) else Network(model, clients[0].shape)
+        return fitted(model, alike)
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Build the encoder for samples of this shape, and its head."""
@@ -55,7 +55,7 @@ class Encoders:
 
     def _check_widths(self, clients: Sequence[ClientInputs]) -> None:
         kinds = {(id(self._chosen(one)), len(one.shape)): one for one in clients}
-        widths = {one.client: self._width(one) for one in kinds.values()}
+        widths = {one.client: self._width(one) for one in kinds.values()} if len(kinds) > 1 else {}
         told = " and ".join(f"{width} for client '{client}'" for client, width in widths.items())
         require(len(set(widths.values())) < 2, f"The encoders must give features of one width. They give {told}.")
 

@@ -11,7 +11,7 @@ from hansa.contract import Algorithm
 from hansa.engines.upload_check import UploadCheck, made_up
 from hansa.payload import Update, set_apart
 from hansa.running.experiment import Phase
-from hansa.task import ClientInputs, Column, FollowsClients, Model, Network, Task
+from hansa.task import ClientInputs, Column, Model, Network, Task, fitted, follows_clients
 from hansa.tree import Tree
 
 TRIED = 3  # kinds of clients that are tried; others differ from them in width alone
@@ -19,10 +19,10 @@ TRIED = 3  # kinds of clients that are tried; others differ from them in width a
 
 def networks_of(model: Model, clients: Mapping[str, ClientInputs]) -> tuple[Network, dict[str, Network]]:
     """Return the network that clients have in common, and those of clients that have another, by name."""
-    every = list(clients.values())
-    if not isinstance(model, FollowsClients):
-        return Network(model, every[0].shape), {}
-    common, own = model.fitted(every), {name: model.fitted([one]) for name, one in clients.items()}
+    common = fitted(model, list(clients.values()))
+    if not follows_clients(model):
+        return common, {}
+    own = {name: fitted(model, [one]) for name, one in clients.items()}
     return common, {name: network for name, network in own.items() if network != common}
 
 

@@ -54,12 +54,16 @@ class EncodingRule:
     def of(self, rows: Array) -> tuple[EncodingRule, Array]:
         """Return the rule of the inputs that say something in these rows, and their places among all.
 
-        An input says something if it differs between rows, or if it is missing in some and that is told.
+        An input says something if it differs between rows, or if it is missing in some and that is told.  Of a column
+        of text also categories count that only other rows of its table have: they must be read where they occur.
         """
         absent = np.isnan(rows)
         varies = np.where(absent, -np.inf, rows).max(axis=0) > np.where(absent, np.inf, rows).min(axis=0)
         partly = absent.any(axis=0) & ~absent.all(axis=0)
-        chosen = np.flatnonzero(varies | partly if self.missing == "indicator" else varies)
+        says = varies | partly if self.missing == "indicator" else varies
+        held = {self.source[place] for place in np.flatnonzero(says)}
+        known = [text is not None and name in held for name, text in zip(self.source, self.category, strict=True)]
+        chosen = np.flatnonzero(says | (np.array(known) & ~absent.all(axis=0)))
         source = tuple(self.source[place] for place in chosen)
         return replace(self, source=source, category=tuple(self.category[place] for place in chosen)), chosen
 

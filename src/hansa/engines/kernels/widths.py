@@ -49,19 +49,24 @@ def _structure(module: nn.Module) -> Hashable:
     return tuple(told)
 
 
+def _width(turn: Turn) -> int:
+    leaf = first_layer(turn.task.module)
+    return 0 if leaf is None else turn.start[leaf].shape[-1]
+
+
 def differ(turns: Sequence[Turn]) -> bool:
-    """Tell whether clients' inputs have different widths."""
-    return any(turn.task.input_shape != turns[0].task.input_shape for turn in turns)
+    """Tell whether clients' first layers have different widths."""
+    return len({_width(turn) for turn in turns}) > 1
 
 
 def widened(cohort: Cohort) -> Cohort:
-    """Return a cohort of which all first layers are as wide as its samples."""
-    width = cohort.x.shape[-1]
+    """Return a cohort of which all first layers are as wide as the widest, as its samples are."""
+    width = max(map(_width, cohort.turns))
     return Cohort([_widened(turn, width) for turn in cohort.turns], cohort.sizes, cohort.seeds, cohort.x, cohort.y)
 
 
 def _widened(turn: Turn, width: int) -> Turn:
-    leaf, missing = first_layer(turn.task.module), width - turn.task.input_shape[0]
+    leaf, missing = first_layer(turn.task.module), width - _width(turn)
     if leaf is None or not missing:
         return turn
 
@@ -74,7 +79,7 @@ def _widened(turn: Turn, width: int) -> Turn:
 
 def narrowed(turn: Turn, trained: Trained) -> Trained:
     """Return what training gave a client in the shapes of its own network."""
-    leaf, width = first_layer(turn.task.module), turn.task.input_shape[0]
+    leaf, width = first_layer(turn.task.module), _width(turn)
     assert leaf is not None
 
     def cut(tree: Tree) -> Tree:
