@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated
 
 import torch
@@ -48,7 +49,7 @@ class FedDBE(Wrapper):
         require(self.strength >= 0, f"The 'strength' (κ) of FedDBE must be a number ≥ 0. Got {self.strength}.")
         require(self.local.objective is None, "FedDBE trains by its own loss: leave out 'local.objective'.")
 
-    @property
+    @cached_property
     def inner(self) -> FedAvg:
         """The averaging of the weights."""
         return FedAvg(self.local, self.server, self.weights)

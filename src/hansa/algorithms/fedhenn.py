@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ class FedHeNN(Wrapper):
         require(self.strength >= 0, f"The 'strength' (η) of FedHeNN must be a number ≥ 0. Got {self.strength}.")
         require(self.samples >= 2, f"The 'samples' of FedHeNN must be at least 2. Got {self.samples}.")
 
-    @property
+    @cached_property
     def inner(self) -> Local:
         """Local training."""
         return Local(self.local)

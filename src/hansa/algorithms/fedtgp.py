@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -45,7 +46,7 @@ class FedTGP(Wrapper):
         require(self.margin >= 0, f"The 'margin' (τ) of FedTGP must be a number ≥ 0. Got {self.margin}.")
         _ = self.inner  # checks the settings
 
-    @property
+    @cached_property
     def inner(self) -> FedProto:
         """The client's side."""
         return FedProto(self.local, self.strength, self.predict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from hansa.algorithms.flic import ADAM, Alignment, Flic
 from hansa.algorithms.local import Local
@@ -20,7 +21,7 @@ class FlicClass(Wrapper):
     def __post_init__(self) -> None:
         _ = self.inner  # checks the settings
 
-    @property
+    @cached_property
     def inner(self) -> Flic:
         """Alignment around local training."""
         return Flic(Local(self.local), self.anchors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from hansa.algorithms.flic import ADAM, Alignment, Flic
@@ -34,7 +35,7 @@ class FlicHL(Wrapper):
     def __post_init__(self) -> None:
         _ = self.inner  # checks the settings
 
-    @property
+    @cached_property
     def inner(self) -> Flic:
         """Alignment around FedRep with features of clients' own."""
         inner = HetFedRep(self.local, self.server, self.shared, self.shared_epochs, self.shared_from, self.weights)

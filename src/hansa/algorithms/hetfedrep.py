@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated
 
 import torch
@@ -42,7 +43,7 @@ class HetFedRep(Wrapper):
         require(self.shared_from >= 0, f"The 'shared_from' must be a round ≥ 0. Got {self.shared_from}.")
         _ = self.inner  # checks the settings
 
-    @property
+    @cached_property
     def inner(self) -> FedAlt:
         """Alternating training of all but α, and of α."""
         shared = replace(self.local, epochs=self.shared_epochs)

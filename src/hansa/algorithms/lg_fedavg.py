@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from hansa.algorithms.fedavg import FedAvg
@@ -28,7 +29,7 @@ class LGFedAvg(Wrapper):
     keep: Patterns = "features"
     weights: Weights = "samples"
 
-    @property
+    @cached_property
     def inner(self) -> Personal:
         """FedAvg over the layers on top."""
         return Personal(FedAvg(self.local, self.server, self.weights), self.keep)
