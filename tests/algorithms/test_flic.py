@@ -339,3 +339,22 @@ def test_the_latent_space_ends_every_encoder_alike() -> None:
         assert params["head.weight"].shape == (3, 5)
     with pytest.raises(HansaError, match="'encoder' of Latent must be a model whose head is one linear layer"):
         Latent(Latent(hidden=2)).build((3,), 2)
+
+
+def test_exhibits_show_how_far_classes_are_from_their_anchors() -> None:
+    algorithm = FlicClass(LOCAL, Alignment(spread=2.0, meta_classes=(0, 1, 0)))
+    server = algorithm.server_init(TASK)
+    people = {"a": clients()[0], "b": clients()[-1]}
+    model = TASK.params()
+    observed = {name: algorithm.observe(TASK, model, data) for name, data in people.items()}
+    curve, scatter = algorithm.exhibits(TASK, server, observed)
+    far = []
+    for data in people.values():
+        for label in data.y.unique().tolist():
+            anchor = server[f"anchors.{(0, 1, 0)[label]}.mean"]
+            far.append(float((TASK.features(model, data.x[data.y == label]).mean(0) - anchor).norm()))
+    assert curve.numbers == {"mean": [pytest.approx(sum(far) / len(far))], "largest": [pytest.approx(max(far))]}
+    assert scatter.texts["name"] == ["anchor"] * 3 + ["a"] * 2 + ["b"] * 3
+    assert scatter.texts["group"] == [f"class {number}" for number in (0, 1, 2, 0, 1, 0, 1, 2)]
+    assert scatter.numbers["PC 1"][0] == scatter.numbers["PC 1"][2] != scatter.numbers["PC 1"][1]  # classes 0 and 2
+    assert FlicClass(LOCAL).exhibits(REAL, FlicClass(LOCAL).server_init(REAL), {}) == ()

@@ -532,3 +532,23 @@ def test_a_run_on_the_digits_and_the_model_that_a_client_takes_away(tmp_path: Pa
 def test_directions_have_length_one() -> None:
     rows = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     assert torch.equal(unit(rows), torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
+
+
+def test_a_heat_map_shows_what_every_extractor_contributes() -> None:
+    task = replace(TASK, spans=(("left", 2), ("right", 3)))
+    algorithm, params = FedPCL(STEP), task.params()
+    observed = {name: algorithm.observe(task, params, data) for name, data in PEOPLE.items()}
+    (shown,) = algorithm.exhibits(task, {}, observed)
+    assert shown.kind == "heat map" and shown.texts["class"] == ["class 0", "class 1", "class 2"]
+    for name, columns in {"left": slice(2), "right": slice(2, 5)}.items():
+        for label in range(CLASSES):
+            found = []
+            for data in PEOPLE.values():
+                mine = data.x[data.y == label]
+                alone = torch.zeros_like(mine)
+                alone[:, columns] = mine[:, columns]
+                if len(mine):
+                    one, all_of_it = (unit(project(params, x)).mean(0) for x in (alone, mine))
+                    found.append(float(one @ all_of_it / (one.norm() * all_of_it.norm())))
+            assert shown.numbers[name][label] == pytest.approx(sum(found) / len(found))
+    assert algorithm.exhibits(TASK, {}, {name: algorithm.observe(TASK, params, A) for name in PEOPLE}) == ()

@@ -9,14 +9,17 @@ from typing import Annotated, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from hansa.algorithms.latent_space import latent_space
 from hansa.algorithms.local import Local
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.training.alignment import COUNTED, DRAWN, GROUP, MEAN, NOISE, ROOT, AnchorDistance, Anchored, Distance
+from hansa.training.contrast import class_means
 from hansa.training.local import LocalTraining, Trained, Turn
 from hansa.training.visits import Visit, changed
 from hansa.training.wrappers import Wrapper, training_of
@@ -86,6 +89,11 @@ class Alignment:
         parts = {MEAN: "mean"} | ({ROOT: "root"} if self.covariance == "learnt" else {})
         count = sum(key.endswith(".mean") for key in anchors)
         return {name: torch.stack([anchors[f"{i}.{part}"] for i in range(count)]) for name, part in parts.items()}
+
+    def centres(self, anchors: Tree) -> Tensor:
+        """Return the mean of every class's anchor, C × k."""
+        means = self.stacked(anchors)[MEAN]
+        return means[self._anchor_of(torch.arange(len(self.meta_classes) or len(means)))]
 
     def apart(self, moved: Tree, task: Task, data: ClientData) -> Tree:
         """Return by anchor how far each moved, of those whose classes a client holds."""
@@ -235,6 +243,20 @@ class Flic(Wrapper):
     def serve(self, task: Task, server: Tree) -> Tree:
         """Serve as the wrapped algorithm does: a model needs no anchors."""
         return self.inner.serve(task, _but_anchors(server))
+
+    def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
+        """Return also where a client's classes lie in the latent space; those that it lacks are zeros."""
+        if task.real:
+            return self.inner.observe(task, model, data)
+        means, counts = class_means(task.features(model, data.x), data.y, task.num_classes)
+        return {**self.inner.observe(task, model, data), "latent.mean": means, "latent.held": counts > 0}
+
+    def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
+        """Show also how far clients' classes are from their anchors, and where both lie."""
+        shown = self.inner.exhibits(task, _but_anchors(server), observed)
+        if task.real or not observed:
+            return shown
+        return (*shown, *latent_space(self.anchors.centres(pick("anchors", server)), observed))
 
     def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
         """Deploy as the wrapped algorithm does."""

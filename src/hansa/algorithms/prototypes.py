@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hansa.algorithms.statistics import head_width, with_head
 from hansa.errors import require
+from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.contrast import NONE, class_means
@@ -111,10 +113,41 @@ class SharesPrototypes(TrainsLocally):
         """Return what was there before: the server learns no weights."""
         return task.params()
 
+    def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
+        """Return how alike a client's prototypes are to those of one extractor's features alone, where it has several.
+
+        Extractors × classes: the cosine of `C_i^(j)` from all columns with that from one extractor's, the others being 0.
+        """
+        spans = task.columns()
+        if len(spans) < 2:
+            return {}
+        whole, counts = self.prototypes(task, model, data)
+        alone = [self.prototypes(task, model, _only(data, columns))[0] for columns in spans.values()]
+        return {"likeness": torch.stack([F.cosine_similarity(one, whole) for one in alone]), "held": counts > 0}
+
+    def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
+        """Show what every extractor contributes to the prototypes of each class, on average over clients."""
+        if not any(observed.values()):
+            return ()
+        held = torch.stack([own["held"] for own in observed.values()])[:, None].double()
+        likeness = torch.stack([own["likeness"] for own in observed.values()])
+        mean = (likeness * held).sum(0) / held.sum(0)  # a class that nobody has is 0/0, and no number
+        rows = {"class": [f"class {number}" for number in range(task.num_classes)]}
+        cells = {name: mean[place].tolist() for place, name in enumerate(task.columns())}
+        note = "Cosine of prototypes from one extractor's features alone with those from all, mean over clients."
+        return (Exhibit("contribution of extractors to prototypes", "heat map", {**rows, **cells}, note),)
+
     def outputs(self, task: Task, model: Tree, x: Tensor) -> Tensor:
         """Return logits; a class without a prototype has none."""
         out = task.head(model, self.embed(task, model, x))
         return out.masked_fill(out <= NONE / 10, -torch.inf)
+
+
+def _only(data: ClientData, columns: slice) -> ClientData:
+    """Return samples with some columns alone, the others being 0."""
+    x = torch.zeros_like(data.x)
+    x[:, columns] = data.x[:, columns]
+    return ClientData(x, data.y)
 
 
 def collected(server: Tree, clients: list[str] | None = None) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,36 @@
+"""Exhibits of FLIC: how near clients' classes come to their anchors, and where both lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hansa.metrics.exhibits import Exhibit, principal_plane
+from hansa.tree import Tree
+
+POINTS = 400  # that a drawing can tell apart
+
+
+def latent_space(centres: Tensor, observed: Mapping[str, Tree]) -> tuple[Exhibit, Exhibit]:
+    """Return the distances of all clients' class means from the anchors (C × k) as a curve, and both as a scatter."""
+    names, means = list(observed), torch.stack([own["latent.mean"] for own in observed.values()])
+    held = torch.stack([own["latent.held"] for own in observed.values()])
+    far = torch.linalg.vector_norm(means - centres, dim=2)[held]
+    curve = {"mean": [float(far.mean())], "largest": [float(far.max())]}
+    where = held.nonzero()[:POINTS]
+    plane = principal_plane(torch.cat([centres, means[where[:, 0], where[:, 1]]]))
+    groups = [*range(len(centres)), *where[:, 1].tolist()]
+    points = {
+        "PC 1": plane[:, 0].tolist(),
+        "PC 2": plane[:, 1].tolist(),
+        "group": [f"class {number}" for number in groups],
+        "name": ["anchor"] * len(centres) + [names[row] for row in where[:, 0].tolist()],
+    }
+    says = "Principal components of the anchors and of the mean of every class that a client trains on"
+    left = f"; the first {POINTS} of {int(held.sum())} means" if len(where) < int(held.sum()) else ""
+    return (
+        Exhibit("distance of classes from their anchors", "curve", curve, "Of the means of clients' classes."),
+        Exhibit("classes in the latent space", "scatter", points, f"{says}{left}."),
+    )
