@@ -116,7 +116,7 @@ class SharesPrototypes(TrainsLocally):
     def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
         """Return how alike a client's prototypes are to those of one extractor's features alone, where it has several.
 
-        Extractors × classes: the cosine of `C_i^(j)` from all columns with that from one extractor's, the others being 0.
+        Extractors × classes: the cosine of `C_i^(j)` from all columns with that from one's alone, the others being 0.
         """
         spans = task.columns()
         if len(spans) < 2:
