@@ -8,6 +8,11 @@ Parts: cifar (or cifar-0, cifar-0.2, cifar-0.5), femnist, shakespeare, describe,
 passes in all runs of the first three, so it has a column and no runs of its own.  HANSA_WORKERS runs so many at a time,
 HANSA_DEVICE says where clients train, HANSA_ROUNDS changes the budget of the parts that are named, and HANSA_SECONDS
 ends it after the runs that are under way; what is killed is resumed the next time.
+
+Half an hour of one large GPU, by an estimate from single rounds of LeNet (about 0.5 s of a star and 1.2 s of chains
+with a dozen runs beside each other): cifar-0 but for FedCyclic, or all of cifar with HANSA_ROUNDS=300; three seeds.
+
+    HANSA_WORKERS=12 HANSA_DEVICE=cuda HANSA_SECONDS=1500 python experiments/fedseq.py cifar-0 FedSeq2Par FedAvg
 """
 
 from __future__ import annotations
