@@ -638,6 +638,41 @@ MUTANTS = (
         'float(clock["end"])',
         "tests/report/test_chains.py",
     ),
+    Mutant(
+        "prototypes are sent in the order of names",
+        "algorithms/prototypes.py",
+        "prototypes.flatten(1).sum(1).argsort(stable=True)",
+        "torch.arange(len(names))",
+        "tests/algorithms/test_prototypes.py -k names",
+    ),
+    Mutant(
+        "prototypes of classes that a client lacks are predicted",
+        "algorithms/prototypes.py",
+        "torch.where(known, offsets, NONE)[None]",
+        "offsets[None]",
+        "tests/algorithms/test_prototypes.py -k nearest_of_its_own",
+    ),
+    Mutant(
+        "prototypes of more samples than there are count",
+        "algorithms/prototypes.py",
+        "bool((counts >= 0).all()) and float(counts.sum()) <= up.weight",
+        "bool((counts >= 0).all())",
+        "tests/algorithms/test_prototypes.py -k no_client_can_send",
+    ),
+    Mutant(
+        "prototypes look for samples that only fill up a batch",
+        "training/contrast.py",
+        "others if there is None else others & there",
+        "others",
+        "tests/algorithms/test_contrast.py -k fill_up",
+    ),
+    Mutant(
+        "prototypes are trained by the settings of every other algorithm",
+        "io/codec.py",
+        "functools.partial(dataclasses.replace, default) if type(default) is cls else cls",
+        "cls",
+        "tests/algorithms/test_prototypes.py -k leaves_out",
+    ),
 )
 
 
