@@ -168,7 +168,7 @@ def check_sites(plan: Plan) -> None:
 def _no_features(plan: Plan) -> str:
     """Return why sites with columns of their own have no frozen features; empty where none are asked for."""
     says = 'Clients with columns of their own (columns_of = "file") give a frozen network nothing alike to read'
-    asked = plan.data.features is not None or plan.data.shift
+    asked = plan.data.features or plan.data.shift
     return f'{says}: leave out data.features and data.shift, or set rows = "text" for a text encoder.' if asked else ""
 
 
@@ -204,7 +204,7 @@ def _no_attack(phase: Phase) -> str:
 def _no_probe(phase: Phase, data: DataPlan) -> str:
     """Return why a probe has nothing to read; empty where it has, or there is none."""
     probe = phase.algorithm.probe if isinstance(phase.algorithm, Describe) else None
-    if probe is None or data.features is None or isinstance(probe, FrozenModule):
+    if probe is None or not data.features or isinstance(probe, FrozenModule):
         return ""
     return "its probe reads pictures or texts, and clients hold what data.features makes of them: leave out one of both"
 
