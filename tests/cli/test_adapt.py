@@ -76,13 +76,15 @@ def test_a_newcomer_learns_its_own_part_and_touches_nothing(tmp_path: Path, newc
     assert equal(loaded.weights, model.weights)
 
 
+HIDDEN = "{name='latent', encoder={name='mlp', hidden=[8]}, width=4, hidden=6}"
+MODELS = {"flic-hl": HIDDEN, "hetfedrep": HIDDEN, "flic-s3": "linear"}
 NAMES = [name for name in CATALOGUE["algorithm"] if name != "checkpoint" and find("algorithm", name)().personal]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PERSONAL])
 def test_every_algorithm_with_models_of_clients_own_takes_a_newcomer(tmp_path: Path, newcomer: Path, name: str) -> None:
-    few, norms = "data.partition={name='iid', clients=2}", "model=adapter"  # which has a layer for FedBN to keep
-    run = run_of(tmp_path / "run", f"phases.0.algorithm={name}", "phases.0.rounds=1", few, norms)
+    few, model_of = "data.partition={name='iid', clients=2}", MODELS.get(name, "adapter")  # a layer for FedBN to keep
+    run = run_of(tmp_path / "run", f"phases.0.algorithm={name}", "phases.0.rounds=1", few, f"model={model_of}")
     model = hansa.adapt(run, newcomer / "new.npz", "harbour", rounds=2)
     assert set(model.predict(np.eye(64, dtype=np.float32))) <= set(model.class_names)
     assert not bool(model.outputs(np.eye(64, dtype=np.float32)).isnan().any())
