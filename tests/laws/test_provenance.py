@@ -107,6 +107,10 @@ class Counting(Stacked):
         type(self).trained += len(cohort)
         return super().train(cohort, device)
 
+    def models(self, cohort, device):  # type: ignore[no-untyped-def]
+        type(self).trained += len(cohort)
+        return super().models(cohort, device)
+
     def total(self, cohort, weights, device):  # type: ignore[no-untyped-def]
         type(self).trained += len(cohort)
         return super().total(cohort, weights, device)
