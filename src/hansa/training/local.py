@@ -311,7 +311,8 @@ class Stepper:
         self.dims = 0 if stacked is None else 1
         names = () if turn.measures else optimisers.slots(self.training.optimiser, self.training.momentum)
         self.memory = optimisers.memory(names, weights, before, stacked)
-        self.even = STEPS not in before  # whether all clients that still train have stepped equally often
+        counts = before.get(STEPS, torch.zeros(1)).flatten()
+        self.even = bool((counts == counts[0]).all())  # so all that still train have stepped equally often
         self._measured: Tree = {}
 
     def measure(self, gradients: Tree, weight: float | Tensor) -> None:
