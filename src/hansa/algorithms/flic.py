@@ -216,8 +216,10 @@ class Flic(Wrapper):
         return state | nest("own", own), trained.flops
 
     def _objective(self, turn: Turn) -> Anchored:
-        plain = turn.objective or turn.training.objective
-        return Anchored(self.anchors.strength, self.anchors.calibration, self.anchors.distance, plain)
+        """Return F_i, without the distance where a turn moves neither of what it is between."""
+        plain, ends = turn.objective or turn.training.objective, ("features.", "anchors.")
+        moves = any(turn.training.trains(key) for key in turn.start if key.startswith(ends))
+        return Anchored(self.anchors.strength * moves, self.anchors.calibration, self.anchors.distance, plain)
 
     def _anchored(self, turn: Turn, given: Tree) -> Turn:
         """Return a turn of the wrapped algorithm, towards F_i."""
