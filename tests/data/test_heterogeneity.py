@@ -82,9 +82,9 @@ def test_an_empty_client_is_refused() -> None:
 def test_ten_thousand_clients_take_seconds() -> None:
     counts = np.random.default_rng(0).integers(0, 2, (10_000, 62))
     counts[:, 0] = 1
-    start = time.perf_counter()
+    start = time.process_time()
     assert 0 < measure(counts).mean_jaccard < 1
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 def test_a_real_target_by_hand() -> None:

@@ -279,9 +279,9 @@ def test_ten_thousand_clients_take_seconds() -> None:
         Natural(),
         DomainLabel(1000, 0.1),
     ):
-        start = time.perf_counter()
+        start = time.process_time()
         assert len(partition.split(data, np.random.default_rng(0))) > 9_000
-        assert time.perf_counter() - start < 8, partition
+        assert time.process_time() - start < 8, partition
 
 
 @pytest.mark.parametrize(

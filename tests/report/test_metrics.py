@@ -318,10 +318,10 @@ def test_evaluating_classes_costs_little_more_than_the_logits_themselves() -> No
     test = ClientData(torch.randn(10_000, 256, generator=rng), torch.randint(0, 100, (10_000,), generator=rng))
     heads = [torch.randn(256, 100, generator=rng) for _ in range(10)]
     mask = (torch.arange(100) < 10).tolist()
-    began = time.perf_counter()
+    began = time.process_time()
     for head in heads:
         test.x @ head
-    bare = time.perf_counter() - began
-    began = time.perf_counter()
+    bare = time.process_time() - began
+    began = time.process_time()
     classes_of(test, *[(mask, lambda x, head=head: x @ head) for head in heads])
-    assert time.perf_counter() - began < 10 * bare + 0.5
+    assert time.process_time() - began < 10 * bare + 0.5
