@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from hansa.engines.client_blocks import ClientBlocks
 from hansa.engines.kernels.cohort import Cohort
@@ -22,7 +21,7 @@ from hansa.payload import Update
 from hansa.task import Task
 from hansa.training.averaging import Averages
 from hansa.training.local import Turn
-from hansa.tree import Tree
+from hansa.tree import Tree, is_finite
 
 Uploads = list[tuple[int | None, Update]]
 
@@ -55,7 +54,7 @@ def chained(
         return None
     flops = dict(zip(clients, map(turn.flops, sizes), strict=True))
     found = [_upload(algorithm, task, lane, model, blocks, flops) for lane, model in zip(lanes, models, strict=True)]
-    if not all(torch.isfinite(leaf).all() for up in found for leaf in up.sums.values()):
+    if not all(is_finite(leaf) for up in found for leaf in up.sums.values()):
         return None
     down, up = wire.cost(lanes[0].down), wire.cost(found[0].sums, NUMBERS)
     server.take_cohort(CohortReply(clients, down, up, np.array(list(flops.values()))))
