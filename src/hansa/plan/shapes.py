@@ -52,8 +52,8 @@ def misfit(phase: Phase, task: Task, clients: Mapping[str, ClientInputs]) -> str
     shapes = " and ".join(sorted({"×".join(map(str, one.shape)) for one in tried}))
     return (
         f"Phase '{phase.name}' shares leaves that do not fit all clients, whose inputs are of shapes {shapes} ({why}). "
-        "Use 'personal' with keep = \"features\", 'flic-hl' or 'local', the model 'column-tokens' for tables, or columns_of = "
-        '"union" or "common" with an algorithm that averages.'
+        "Use 'personal' with keep = \"features\", 'flic-hl' or 'local', the model 'column-tokens' for tables, or "
+        'columns_of = "union" or "common" with an algorithm that averages.'
     )
 
 
