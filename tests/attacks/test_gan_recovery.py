@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,7 @@ def received(made: Experiment, client: str) -> list[tuple[int, torch.Tensor]]:
                 found.append((task.round + 1, down))
             return super().client_step(task, down, state, data, rng)
 
-    told = Told(**vars(made.phases[0].algorithm))
+    told = Told(**{one.name: getattr(made.phases[0].algorithm, one.name) for one in fields(made.phases[0].algorithm)})
     outcome(replace(made, phases=(replace(made.phases[0], algorithm=told),)))
     return found
 

@@ -105,7 +105,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedavg/adam": FedAvg(LOCAL, Adam()),
     "fedavg/yogi": FedAvg(LOCAL, Yogi(), "uniform"),
     "fedavg/local-adam": FedAvg(LocalTraining(0.01, 2, 4, optimiser="adam", clip=0.5, schedule=Cosine())),
-    "fedavg/smooth": FedAvg(replace(LOCAL, objective=CrossEntropy(0.1, "balanced"), optimiser="adamw")),
+    "fedavg/smooth": FedAvg(replace(LOCAL, lr=0.01, objective=CrossEntropy(0.1, "balanced"), optimiser="adamw")),
     "fedavg/own-columns": FedAvg(LOCAL, SGD(momentum=0.5)),
     "fed3r": Fed3R(),
     "fed3r/full": Fed3R(upload="full", normalize="gamma", intercept=True),
@@ -260,7 +260,7 @@ def experiment(
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
     samples = sum(data.sizes().values())
     common, own = networks_of(model or MODELS.get(known, TinyNet()), data.inputs())
-    shape, count = common.input_shape, len(data.clients)
+    shape, count = common.input_shape if own else (WIDTH,), len(data.clients)
     task = Task(common.model, shape, CLASSES, count, seed, samples=samples, public=public(), networks=own)
     return Experiment(task, data, (phase,), engine or Serial(), seed)
 
