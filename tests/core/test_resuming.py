@@ -138,6 +138,18 @@ def test_records_are_on_the_disk_before_a_commit_knows_them(tmp_path: Path, monk
     assert any(what.startswith(".plan.toml.") for what in order)
 
 
+def test_commits_that_take_long_come_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    monkeypatch.setattr(loop, "COMMIT_SECONDS", 1e-9)  # so one a round, if they take no longer than LONG_COMMIT
+    monkeypatch.setattr(DiskStore, "commit", lambda _store, progress: rounds.append(progress["round"]))
+    (tmp_path / "plan.toml").write_text(PLAN)
+    for long, expected in ((0.1, [0, 1, 2, 3, 4]), (1e-15, [0, 1, 4])):  # the last round is always committed
+        monkeypatch.setattr(loop, "LONG_COMMIT", long)
+        rounds.clear()
+        hansa.run(tmp_path / "plan.toml", out=tmp_path / f"run-{long}", data=samples())
+        assert rounds == expected
+
+
 def edit_plan(run: Path, change: str) -> None:
     plan = read_plan(run / "plan.toml", [change])
     (run / "plan.toml").write_text(write_plan(plan))

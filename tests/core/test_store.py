@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import sqlite3
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 import torch
 
 from hansa.errors import DamagedStore, HansaError
-from hansa.io.store import DiskStore
+from hansa.io import store as store_module
+from hansa.io.store import DiskStore, MemoryStore
 from hansa.tree import equal
 
 
@@ -165,3 +167,32 @@ def test_a_store_that_was_refused_can_be_opened_once_it_is_free(tmp_path: Path) 
         DiskStore(tmp_path / "state.sqlite")
     first.close()
     DiskStore(tmp_path / "state.sqlite").close()
+
+
+@pytest.mark.parametrize("held", [0, 2000, 2**30])  # bytes that may wait: nothing, about three trees, everything
+def test_a_store_is_the_same_however_much_waits_for_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(store_module, "HELD", held)
+    there, here, draw = DiskStore(tmp_path / "state.sqlite"), MemoryStore(), random.Random(0)
+    for step in range(300):
+        name, client = draw.choice("ab"), draw.choice(["", "anna", "bert", "cora", "dora", "emil"])
+        for store in (there, here):
+            match step % 10:
+                case 3:
+                    store.drop(name, client)
+                case 7 if step % 3 == 0:
+                    store.copy("a", "b")
+                case 9 if step % 4 == 0:
+                    store.commit({"step": step})
+                case _:
+                    store.put(name, {"x": torch.full((100,), float(step))}, client)
+        assert there._waiting == sum(map(len, there._held.values())) <= held
+        mine, known = there.get(name, client), here.get(name, client)
+        assert (mine is None) == (known is None) and equal(mine or {}, known or {})
+        assert sorted(there.clients(name)) == sorted(here.clients(name))
+    there.commit({"step": 300})
+    there.close()
+    again = DiskStore(there.path)
+    assert all(sorted(again.clients(name)) == sorted(here.clients(name)) for name in "ab")
+    again.close()

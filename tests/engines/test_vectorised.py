@@ -307,13 +307,23 @@ def images() -> Federation:
 
 
 def test_convolutions_are_exact_only_while_the_engine_works() -> None:
-    flags = torch.backends.cudnn
-    before = flags.deterministic, flags.allow_tf32
+    def flags() -> tuple[bool, bool, bool]:
+        backends = torch.backends
+        return backends.cudnn.deterministic, backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
+
+    before = flags()
     with vectorised.same_bits("cpu"):
-        assert (flags.deterministic, flags.allow_tf32) == before
+        assert flags() == before
     with vectorised.same_bits("cuda"):
-        assert (flags.deterministic, flags.allow_tf32) == (True, False)
-    assert (flags.deterministic, flags.allow_tf32) == before
+        assert flags() == (True, False, False)
+    with vectorised.same_bits("cuda", "tf32"):
+        assert flags() == (True, True, True)
+    assert flags() == before
+
+
+def test_less_precision_is_refused_where_there_is_none() -> None:
+    with pytest.raises(HansaError, match="'tf32' of the vectorised engine is one of GPUs"):
+        Vectorised(precision="tf32")
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(LOCAL), Scaffold(local=LOCAL)], ids=["averages", "looks"])

@@ -46,6 +46,7 @@ from hansa.training.wrappers import client_side, training_of
 from hansa.tree import Tree
 
 KernelPath = Literal["auto", "serial", "sample-space", "stacked"]
+Precision = Literal["float32", "tf32"]  # of products and convolutions on a GPU; tf32 keeps 10 bits of a factor
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "auto": (SampleSpace(), Stacked()),
     "sample-space": (SampleSpace(),),
@@ -66,6 +67,7 @@ class Vectorised:
     device: str = "cpu"
     threads: Threads = "auto"
     path: KernelPath = "auto"
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         says = "The 'threads' of the vectorised engine must be 'auto' or a whole number ≥ 1"
@@ -76,11 +78,14 @@ class Vectorised:
             kind = "unknown"
         there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
         require(there, f"The 'device' of the vectorised engine is not there. Got '{self.device}'; use 'cpu'.")
+        says = "The 'precision' 'tf32' of the vectorised engine is one of GPUs"
+        require(self.precision == "float32" or kind != "cpu", f"{says}: leave it out, or use 'device' 'cuda'.")
 
     def choice(self, context: PhaseContext) -> dict[str, object]:
         """Return how visits will be carried out; what was really done is counted visit by visit."""
         threads = threads_for(self.threads, context.algorithm, context.task)
         found = {"name": "vectorised", "usually": self.usual_path(context), "threads": threads, "device": self.device}
+        found |= {"precision": self.precision} if self.precision != "float32" else {}
         return found if context.deadline is None else {**found, "why": "a deadline asks for every client's own time"}
 
     def usual_path(self, context: PhaseContext) -> str:
@@ -103,7 +108,7 @@ class Vectorised:
     def open(self, context: PhaseContext) -> Iterator[EngineSession]:
         """Start nothing; where a deadline asks for every client's own time, the serial session takes over."""
         threads = threads_for(self.threads, context.algorithm, context.task)
-        with on_threads(threads), settled(), same_bits(self.device):
+        with on_threads(threads), settled(), same_bits(self.device, self.precision):
             if self.path == "serial" or context.deadline is not None:
                 yield SerialSession(context=context)
             else:
@@ -127,13 +132,18 @@ def settled() -> Iterator[None]:
 
 
 @contextmanager
-def same_bits(device: str) -> Iterator[None]:
-    """Make convolutions on a GPU give the same bits every time, and all bits: torch's default is neither."""
+def same_bits(device: str, precision: Precision = "float32") -> Iterator[None]:
+    """Make a GPU give the same bits every time, and all bits unless less is asked for: torch's default is neither."""
     if torch.device(device).type == "cpu":
         yield
         return
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-        yield
+    less, products = precision == "tf32", torch.backends.cuda.matmul
+    before, products.allow_tf32 = products.allow_tf32, less
+    try:
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=less):
+            yield
+    finally:
+        products.allow_tf32 = before
 
 
 def poolable(context: PhaseContext) -> bool:

@@ -1,7 +1,8 @@
 """A run's memory: the server's state, every client's state, and how far it came.
 
 Everything written since the last `commit` becomes visible to a later start together, or not at all: a run killed at any
-moment resumes at its last commit.  Client states live on disk, so memory does not grow with the number of clients.
+moment resumes at its last commit.  Client states live on disk, so memory does not grow with the number of clients: only
+what was put of late is held until a commit, since clients that come again soon would be written for nothing.
 
 Every row has a digest of its tree, and a commit notes a sum over all rows' names, clients and digests.  So rows that
 were exchanged, lost or added behind the store's back are noticed when it is opened, without reading a tree, and a tree
@@ -35,6 +36,7 @@ NOTE = "progress"  # the row of the note, which holds the sum over all others
 MODULUS = 2**128
 PAGE = 2**14  # bytes: states of megabytes lie in pages like these, and a small store is not much larger for them
 CACHE = 2**16  # KiB of pages that may change before some are written ahead of a commit, and then again
+HELD = 2**30  # bytes of trees that wait for a commit in memory; beyond, those that were put longest ago do not wait
 ONE, ALL = "name = ? AND client = ?", "name = ? AND client != ''"  # one row, and the rows of all clients
 _TABLE = "CREATE TABLE trees (name TEXT, client TEXT, digest BLOB, tree BLOB)"
 # An index with the digests in it: all rows can be checked without reading a tree.
@@ -123,13 +125,15 @@ class MemoryStore:
 
 
 class DiskStore:
-    """A store in one SQLite file: transactions make a commit atomic, and no tree is held in memory.
+    """A store in one SQLite file: transactions make a commit atomic, and memory holds what was put of late only.
 
     Whoever opens it to write holds a lock beside it until it is closed or the process dies.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False):
         self.path, self._rows = path, 0  # the sum over the rows as they are now
+        self._held: dict[tuple[str, str], bytes] = {}  # what is not written yet, by name and client, longest ago first
+        self._waiting = 0  # bytes of it
         self._lock: IO[bytes] | None = None
         if read_only:
             require(path.is_file(), f"There is no checkpoint '{path}': the run has not got far enough to leave one.")
@@ -240,6 +244,24 @@ class DiskStore:
     def _count(self, rows: Iterable[tuple[str, str, bytes]], sign: int) -> None:
         self._rows = (self._rows + sign * sum(_mark(*row) for row in rows if row[0] != NOTE)) % MODULUS
 
+    def _hold(self, name: str, client: str, blob: bytes) -> None:
+        """Keep a tree for the next commit, and write those that were put longest ago where that is too much."""
+        self._let_go(name, client)
+        self._held[name, client] = blob
+        self._waiting += len(blob)
+        while self._waiting > HELD:
+            self._write(*next(iter(self._held)), self._let_go(*next(iter(self._held))))
+
+    def _let_go(self, name: str, client: str) -> bytes:
+        blob = self._held.pop((name, client), b"")
+        self._waiting -= len(blob)
+        return blob
+
+    def _write_held(self) -> None:
+        for (name, client), blob in self._held.items():
+            self._write(name, client, blob)
+        self._held, self._waiting = {}, 0
+
     def _write(self, name: str, client: str, blob: bytes) -> None:
         row = (name, client, _digest(blob))
         with self._writing():
@@ -269,15 +291,16 @@ class DiskStore:
 
     def get(self, name: str, client: str = "") -> Tree | None:
         """Return a tree, or None where none was put."""
-        blob = self._read(name, client)
+        blob = self._held[name, client] if (name, client) in self._held else self._read(name, client)
         return None if blob is None else wire.unpack(blob)[0]
 
     def put(self, name: str, tree: Tree, client: str = "") -> None:
         """Store a tree under a name; permanent from the next commit on."""
-        self._write(name, client, wire.pack(tree))
+        self._hold(name, client, wire.pack(tree))
 
     def drop(self, name: str, client: str = "") -> None:
         """Remove a tree; gone for good from the next commit on."""
+        self._let_go(name, client)
         with self._writing():
             self._remove(ONE, name, client)
 
@@ -285,12 +308,15 @@ class DiskStore:
         """Return the clients that have a tree of this name."""
         try:
             rows = self._database.execute(f"SELECT client FROM trees WHERE {ALL}", (name,))
-            yield from (client for (client,) in rows)
+            yield from {client: None for (client,) in rows} | {
+                c: None for known, c in self._held if c and known == name
+            }
         except sqlite3.Error as error:
             raise self._damaged(error) from error
 
     def copy(self, name: str, to: str) -> None:
         """Put every client's tree of one name under another name too, in place of what was there."""
+        self._write_held()
         with self._writing():
             self._remove(ALL, to)
             copied = f"INSERT INTO trees SELECT ?, client, digest, tree FROM trees WHERE {ALL}"
@@ -298,7 +324,8 @@ class DiskStore:
             self._count(self._digests(ALL, to), 1)
 
     def commit(self, progress: Progress) -> None:
-        """End one transaction and begin the next."""
+        """Write what waited, end one transaction and begin the next."""
+        self._write_held()
         self._write(NOTE, "", json.dumps({NOTE: progress, "rows": f"{self._rows:032x}"}).encode())
         with self._writing():
             self._database.execute("COMMIT")

@@ -29,6 +29,7 @@ Record = dict[str, Any]
 BEGINNING: Record = {"phase": 0, "round": 0, "journal": 0}  # how far a run came that has just begun
 ONCE = (0,)  # visits before the first
 COMMIT_SECONDS = 1.0  # what a kill may cost; a resumed run repeats it bit for bit
+LONG_COMMIT = 0.1  # seconds; a commit that takes longer, of large states, comes as many times more seldom
 
 
 class Journal(Protocol):
@@ -64,7 +65,7 @@ def run_phases(
 
 def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, stop: Callable[[], bool]) -> bool:
     """Run the rounds of one phase; `progress` holds the note of the last commit."""
-    rounds, committed = run.phase.rounds, time.monotonic()
+    rounds, due = run.phase.rounds, time.monotonic() + COMMIT_SECONDS
     run.timeline = Timeline.from_note(progress.get("clock"))
     with run.experiment.engine.open(run.context) as session:
         charged = run.ledger.totals()
@@ -78,10 +79,12 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
             journal.write(record)
             last, leave = run.round + 1 == rounds, stop()
             progress |= {"phase": run.index, "round": run.round + 1, "clock": run.timeline.note()}
-            if last or leave or told or time.monotonic() - committed > COMMIT_SECONDS:
+            if last or leave or told or time.monotonic() > due:
+                began = time.monotonic()
                 run.save()
                 run.store.commit(progress | journal.settle())  # the records first: a commit must not know more of them
-                committed = time.monotonic()
+                now = time.monotonic()
+                due = now + COMMIT_SECONDS * max(1.0, (now - began) / LONG_COMMIT)
             if leave and not last:
                 return False
     return not stop() or run.index + 1 == len(run.experiment.phases)

@@ -183,10 +183,12 @@ class _Stack:
     def run(self) -> _Stack:
         """Take all steps of all clients."""
         order = self._order()
-        training = (order[0, :, :, 0] >= 0).sum(0).tolist()  # clients, step by step
+        there = order[0] >= 0
+        training = there[:, :, 0].sum(0).tolist()  # clients, step by step
+        widest = there.sum(2).amax(0).tolist()  # of their batches, likewise: the last of an epoch is often short
         order = order.to(self.device)  # once: every transfer makes the device wait
-        for step, count in enumerate(training):
-            self._batch(order[:, :count, step], count)
+        for step, (count, width) in enumerate(zip(training, widest, strict=True)):
+            self._batch(order[:, :count, step, :width], count)
         return self
 
     def _order(self) -> Tensor:
