@@ -120,6 +120,7 @@ def task_of(data: Federation, model: Model, **settings: Any) -> Task:
     shape = tuple(next(iter(data.clients.values())).train.x.shape[1:])
     samples = sum(client.size for client in data.clients.values())
     outputs = settings.pop("outputs", None) or data.target.outputs
+    settings.setdefault("integers", not next(iter(data.clients.values())).train.x.is_floating_point())
     return Task(model, shape, outputs, len(data.clients), samples=samples, **settings)
 
 

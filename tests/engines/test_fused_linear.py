@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from engine_cases import Dropping
 from torch import nn
 
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
-from hansa.models.recurrent import CharLSTM
 from hansa.task import ClientData, Model, Task
 from hansa.training import fused_linear
 from hansa.training import local as local_training
@@ -69,7 +69,7 @@ def test_only_wide_layers_of_known_networks_step_by_themselves(monkeypatch: pyte
     assert FusedLinear(task.module, task.params()).weights.keys() == {"features.3.weight"}
     monkeypatch.setattr(fused_linear, "WIDE", 1)
     assert len(FusedLinear(task.module, task.params()).weights) == 3
-    stranger = Task(CharLSTM(), (4,), 5, integers=True)
+    stranger = Task(Dropping(), (5,), 3)  # it knows batches
     assert FusedLinear(stranger.module, stranger.params()).weights == {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ from hansa.errors import HansaError, HansaWarning
 from hansa.io.store import DiskStore
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
+from hansa.models.recurrent import CharLSTM
 from hansa.orchestrate.star import Star, Sweep
 from hansa.server.optimisers import Adam
 from hansa.task import ClientData, Model, Task
@@ -102,6 +104,19 @@ def test_linear_heads_equal_serial(algorithm: Algorithm, temperature: float) -> 
 def test_small_networks_equal_serial(algorithm: Algorithm) -> None:
     assert path(algorithm, MLP((10,))) == "stacked"
     assert_same(*(ran(algorithm, engine, model=MLP((10,))) for engine in (Serial(), Vectorised())), STACKED)
+
+
+@pytest.mark.parametrize("train", ["*", "head"])
+def test_sequences_of_tokens_equal_serial(train: str) -> None:
+    rng, parts = np.random.default_rng(0), np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
+    samples = Samples(rng.integers(0, 9, (sum(SIZES), 7)), rng.integers(0, 9, sum(SIZES)))
+    names, index = tuple(map(str, range(9))), {f"c{k}": part for k, part in enumerate(parts)}
+    data = Federation(IndexedClients(samples, index), Classes(names), samples.take(parts[-1]))
+    algorithm, model = FedAvg(replace(LOCAL, train=train)), CharLSTM(4, 6)
+    engine, journal = Vectorised(path="stacked" if train == "*" else "sample-space"), ListJournal()
+    alone = ran(algorithm, Serial(), data=data, model=model)
+    assert_same(alone, ran(algorithm, engine, data=data, model=model, journal=journal), STACKED)
+    assert paths_of(journal) == {engine.path: 18}
 
 
 PARTS = {

@@ -18,6 +18,8 @@ class _Layer(nn.Module):
     its order.
     """
 
+    sample_by_sample = True
+
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
         self.input = nn.Linear(inputs, 4 * hidden)
@@ -39,6 +41,8 @@ class _Layer(nn.Module):
 
 class _LastState(nn.Module):
     """The top layer's state after the last token."""
+
+    sample_by_sample = True
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()

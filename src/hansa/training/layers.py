@@ -13,6 +13,7 @@ PLAIN = (
     nn.Identity,
     nn.Flatten,
     nn.Linear,
+    nn.Embedding,
     nn.ReLU,
     nn.LeakyReLU,
     nn.GELU,
@@ -32,7 +33,7 @@ def uses_batch_statistics(module: nn.Module) -> bool:
 @functools.lru_cache(maxsize=256)
 def draws(module: nn.Module) -> bool:
     """Tell whether a network may draw random numbers while it trains, as dropout does; unknown layers may."""
-    known = (*PLAIN, *CONVOLUTIONS, _BatchNorm, nn.Embedding)
+    known = (*PLAIN, *CONVOLUTIONS, _BatchNorm)
     parts = (part for part in module.modules() if part is not module)
     return not all(isinstance(part, known) or getattr(part, "sample_by_sample", False) for part in parts)
 
