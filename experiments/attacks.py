@@ -60,7 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "superclients": 50,
         "rounds": 60,
         "evaluate_every": 4,
-        "seeds": (0,),
+        "seeds": SEEDS,
         "shares": ((0.3, 0.5), (0.5, 1.0)),
         "criteria": ("fixed",),
         "methods": ("FedSeq", "FedAvg"),
