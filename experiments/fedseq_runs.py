@@ -180,13 +180,16 @@ WAYS: tuple[tuple[str, str, str, bool], ...] = (
     ("conf", "greedy", "kl", True),
     ("conf", "greedy", "gini", True),
     ("conf", "icg", "euclidean", True),
+    ("conf-0.01", "kmeans", "euclidean", False),
+    ("conf-0.01", "greedy", "kl", True),
+    ("conf-0.01", "icg", "euclidean", False),
     ("task2vec", "greedy", "normalised-cosine", True),
     ("task2vec", "greedy", "cosine", False),
     ("task2vec", "icg", "euclidean", True),
     ("labels", "greedy", "kl", True),
     ("labels", "icg", "euclidean", False),
 )
-ESTIMATORS = ("clf", "conf", "task2vec", "labels")
+ESTIMATORS = ("clf", "conf", "conf-0.01", "task2vec", "labels")  # with the rate they train with, where not 0.1
 GROUPED = "cifar-0"  # the setting whose clients are grouped: one class a client
 GROUP_ROUNDS = asked(200)
 SMALL = 16  # pixels square: LeNet's work on them is a tenth of that on 32
@@ -206,9 +209,10 @@ def described(estimator: str) -> str:
 def describe_plan(estimator: str) -> dict[str, Any]:
     """Return a plan that describes every client, and trains nothing."""
     probe = {"probe": {"name": "efficientnet-lite", "size": 32}, "fisher_samples": 16}
-    local = {**PAPER, "lr": 0.1 if estimator == "task2vec" else PAPER["lr"], "epochs": 10}
-    algorithm = {"name": "describe", "estimator": estimator, "local": local}
-    algorithm |= probe if estimator == "task2vec" else {}
+    name, _, rate = estimator.partition("-")
+    local = {**PAPER, "lr": float(rate or 0.1), "epochs": 10}
+    algorithm = {"name": "describe", "estimator": name, "local": local}
+    algorithm |= probe if name == "task2vec" else {}
     return {"data": group_data(), "model": "lenet", "engine": ENGINE, "phases": [{"algorithm": algorithm}]}
 
 

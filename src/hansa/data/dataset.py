@@ -81,6 +81,12 @@ class Dataset:
     rule: EncodingRule | None = None  # fitted after all cuts; until then `x` is float64 with NaN for missing values
     characters: str = ""  # that token numbers stand for, where the inputs are text
     standardise: bool = False  # pictures get channels of mean 0 and deviation 1, fitted after all cuts too
+    parts: tuple[Dataset, ...] = ()  # data sets of unlike inputs, one after the other; `x` then numbers their samples
+
+    @property
+    def apart(self) -> bool:
+        """Whether clients have inputs of their own, which nobody else could read."""
+        return bool(self.parts) or (self.rule is not None and self.rule.apart)
 
     @property
     def class_names(self) -> tuple[str, ...]:

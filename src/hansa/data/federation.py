@@ -170,14 +170,13 @@ def build_federation(
     pictures are standardised where the data set asks for it, by those that clients train on.
     """
     test = test or TestSplit()
-    apart = data.rule is not None and data.rule.apart
-    require(not (why := no_common_samples(test) if apart else ""), why)
+    require(not (why := no_common_samples(test) if data.apart else ""), why)
     if data.test is None and test.kind != "local":
         data = cut_global_test(data, test.fraction, numpy_generator(seed, "data", "global test"))
     parts = _parts(data, partition, numpy_generator(seed, "data", "partition"))
     public = public_rows(data, test.public, numpy_generator(seed, "data", "public"))
     division = _not_public(_divide(data, parts, test, seed), public)
-    if apart:
+    if data.apart:
         return federation_of_sites(data, division, (*data.notes, *_notes(data, parts, division, test)))
     encoding = None if data.rule is None else data.rule.fit(data.train.x[division.trained()])
     data = data if encoding is None else _encoded(data, encoding)
@@ -198,24 +197,27 @@ def build_federation(
 
 
 def no_common_samples(test: TestSplit) -> str:
-    """Return why clients with columns of their own cannot be tested as asked; empty where they can."""
-    says = 'Clients with columns of their own (columns_of = "file") have no test samples in common'
+    """Return why clients with inputs of their own cannot be tested as asked; empty where they can."""
+    says = (
+        "Clients with inputs of their own (columns_of = \"file\", or the source 'mixed') have no test samples in common"
+    )
     wrong = test.kind in ("global", "both") or test.public > 0
     return f'{says}: set data.test.kind to "local" or "auto", and leave out \'public\'.' if wrong else ""
 
 
 def federation_of_sites(data: Dataset, division: Division, notes: tuple[str, ...]) -> Federation:
-    """Build a federation whose clients have columns of their own."""
+    """Build a federation whose clients have inputs of their own."""
     sites = {name: site(name, data, division) for name in division.train}
-    every = {column for one in sites.values() for column in one.missing}
-    fewer = sum(one.missing.keys() < every for one in sites.values())
-    told = f"{fewer} of {len(sites)} clients lack columns that others have; 'hansa split' shows which."
+    tables = {name: one for name, one in sites.items() if one.encoding is not None}
+    every = {column for one in tables.values() for column in one.missing}
+    fewer = sum(one.missing.keys() < every for one in tables.values())
+    told = f"{fewer} of {len(tables)} clients lack columns that others have; 'hansa split' shows which."
     return Federation(
         clients={name: one.client for name, one in sites.items()},
         target=data.target,
         notes=(*notes, told) if fewer else notes,
-        encodings={name: one.encoding for name, one in sites.items()},
-        missing={name: one.missing for name, one in sites.items()},
+        encodings={name: one.encoding for name, one in tables.items() if one.encoding is not None},
+        missing={name: one.missing for name, one in tables.items()},
     )
 
 

@@ -6,13 +6,17 @@ server sends at the end of the phase, trains, and keeps its state.  What it woul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from hansa.data.sites import site
+from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
+from hansa.data.split import Division
 from hansa.deploy.model import DeployedModel, as_deployed, finished, opened_store
 from hansa.deploy.predict import label_numbers, read_samples, real_targets
 from hansa.deploy.restored import last_phase
@@ -24,7 +28,7 @@ from hansa.plan.files import read_plan
 from hansa.results.reader import Run
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import generator, seed_for
-from hansa.task import ClientData
+from hansa.task import ClientData, ClientInputs, Network, fitted, follows_clients
 from hansa.tree import Tree, pick
 
 ROUNDS = 10  # local rounds, where nobody says how many
@@ -66,11 +70,14 @@ def adapt(
     with opened_store(run) as store:
         last = last_phase(run, store, trusted)
         _check_personal(run, last)
-        reader = as_deployed(run, plan, last, last.task, {})
-        samples = data if isinstance(data, ClientData) else _samples(reader, existing(str(data), "file"))
-        side = _joined(last, client, samples, rounds)
+        reader = as_deployed(run, plan, last, last.task, {}, client)
+        samples, encoding = _samples(reader, data, client)
+        columns = () if encoding is None else encoding.columns
+        network = fitted(plan.model, [ClientInputs(client, tuple(samples.x.shape[1:]), columns)])
+        networks = {client: network} if follows_clients(plan.model) else {}
+        side = _joined(last, client, samples, rounds, networks)
         task, weights = side.deployed(client, last.served())
-        return as_deployed(run, plan, last, task, weights, client)
+        return as_deployed(run, plan, last, task, weights, client, encoding)
 
 
 def _check_personal(run: Run, last: PhaseRun) -> None:
@@ -86,8 +93,19 @@ def _phases(last: PhaseRun) -> list[PhaseRun]:
     return [*before, last]
 
 
-def _samples(reader: DeployedModel, file: Path) -> ClientData:
-    """Read a file of labelled samples as the run's own data was read."""
+def _samples(reader: DeployedModel, data: str | Path | ClientData, client: str) -> tuple[ClientData, Encoding | None]:
+    """Return labelled samples, read as the run's own data was; a table of columns of its own, with their encoding."""
+    if isinstance(data, ClientData):
+        return data, None
+    file, table = existing(str(data), "file"), reader.card.table
+    if table is None or table.rows == "text" or reader.card.encoding is not None or file.suffix != table.ending:
+        return _read(reader, file), None
+    whole = table.joined_by(file, () if reader.real else reader.class_names)
+    found = site(client, whole, Division({client: np.arange(len(whole.train))}))
+    return found.client.train, found.encoding
+
+
+def _read(reader: DeployedModel, file: Path) -> ClientData:
     held = read_samples(reader, file)
     if held.labels is None:
         raise HansaError(f"'{file}' has no labels, and a client learns from labelled samples; add them.")
@@ -102,12 +120,15 @@ def _samples(reader: DeployedModel, file: Path) -> ClientData:
     return ClientData(x, y)
 
 
-def _joined(last: PhaseRun, client: str, samples: ClientData, rounds: int) -> ClientSide:
+def _joined(
+    last: PhaseRun, client: str, samples: ClientData, rounds: int, networks: Mapping[str, Network]
+) -> ClientSide:
     """Return the newcomer's side of the last phase, after its visits in every phase where clients learn their own."""
     side: ClientSide | None = None
     states: dict[int, Tree] = {}
     for run in _phases(last):
         side = run.side_with({client: Newcomer(samples)}, _stored(states, run.place), side)
+        side = replace(side, task=replace(side.task, networks={**side.task.networks, **networks}))
         _check_width(run, side, client, samples)
         if run.algorithm.personal:
             _visit(run, side, client, states, 1 if run.algorithm.one_shot else rounds)
@@ -124,7 +145,7 @@ def _visit(run: PhaseRun, side: ClientSide, client: str, states: dict[int, Tree]
     """Visit the newcomer some times; its schedules go over its own rounds, and what it uploads is thrown away."""
     seed = run.experiment.seed
     for number in range(rounds):
-        task = replace(run.task, round=number, rounds=rounds)
+        task = replace(side.task, round=number, rounds=rounds)
         down = run.algorithm.broadcast(task, run.current(), generator(seed, "adapt", run.place, number))
         try:
             reply = perform(side, task, client, seed_for(seed, "adapt", run.place, client, number), down)

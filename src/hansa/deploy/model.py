@@ -17,10 +17,11 @@ from torch import Tensor
 
 from hansa.contract import Algorithm
 from hansa.data.arrays import inputs
-from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.dataset import Array, Dataset, Samples, Source
 from hansa.data.pixel_scale import standardised
 from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
+from hansa.data.sources.mixed import Mixed
 from hansa.data.sources.table import TableSource
 from hansa.data.targets import Real, Target, class_names_of, target_from_table
 from hansa.deploy.restored import last_phase, remaining
@@ -297,10 +298,19 @@ def _deployed(run: Run, plan: Plan, last: PhaseRun, client: str | None = None) -
 
 
 def as_deployed(
-    run: Run, plan: Plan, last: PhaseRun, task: Task, weights: Tree, client: str | None = None
+    run: Run,
+    plan: Plan,
+    last: PhaseRun,
+    task: Task,
+    weights: Tree,
+    client: str | None = None,
+    encoding: Encoding | None = None,
 ) -> DeployedModel:
-    """Return weights of a run's last phase as a model that needs neither the run nor its data."""
-    source = plan.data.source
+    """Return weights of a run's last phase as a model that needs neither the run nor its data.
+
+    `encoding` is that of a client whose columns the run does not know.
+    """
+    source = source_of(plan, client)
     table = source if isinstance(source, TableSource) else None
     card = ModelCard(
         task=task_to_table(replace(task, networks={})),
@@ -311,12 +321,18 @@ def as_deployed(
         features=plan.data.features,
         size=getattr(source, "size", None),  # of sources that read images
         table=None if table is None else replace(table, path=""),
-        encoding=None if table is None else _encoding(run, client),
+        encoding=None if table is None else encoding or _encoding(run, client),
         client=client,
         run=run.name,
         phase=last.phase.name,
     )
     return DeployedModel(card, weights, replace(task, start={}, networks={}))
+
+
+def source_of(plan: Plan, client: str | None) -> Source:
+    """Return where a client's samples come from: the plan's source, or its own of several."""
+    source = plan.data.source
+    return source.source_of(client) if client is not None and isinstance(source, Mixed) else source
 
 
 def _encoding(run: Run, client: str | None) -> Encoding | None:

@@ -25,6 +25,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "images": "hansa.data.sources.images:Images",
         "text": "hansa.data.sources.text:Text",
         "huggingface": "hansa.data.sources.huggingface:HuggingFace",
+        "mixed": "hansa.data.sources.mixed:Mixed",
     },
     "partition": {
         "iid": "hansa.data.partitions.label:Iid",

@@ -9,6 +9,7 @@ from typing import Any
 from hansa.algorithms.describe import Describe
 from hansa.data.dataset import Dataset
 from hansa.data.federation import Federation, build_federation, has_samples, no_common_samples
+from hansa.data.sources.mixed import Mixed
 from hansa.data.sources.table import TableSource
 from hansa.data.split import Division
 from hansa.data.targets import Real
@@ -110,6 +111,7 @@ class Extraction:
 
 def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
     """Extract first, so that seeds and partitions share features; shifted images and scaled tables depend on both."""
+    require(not (why := _no_features(plan) if data.parts else ""), why)
     last = bool(plan.data.shift) or data.rule is not None
     prepare = extraction.shifted_features if last else None
     data = data if last else extraction.features(data)
@@ -154,20 +156,25 @@ def check_phases(plan: Plan) -> None:
 
 
 def check_sites(plan: Plan) -> None:
-    """Refuse phases, tests and features that sites with columns of their own cannot have, before any data is loaded."""
-    source = plan.data.source
-    if not (isinstance(source, TableSource) and source.apart):
+    """Refuse phases, tests and features that sites with inputs of their own cannot have, before any data is loaded.
+
+    Which shapes the inputs of mixed sources have, and so whether phases fit them, is known when they are loaded.
+    """
+    source, problems = plan.data.source, list[str]()
+    if isinstance(source, TableSource) and source.apart:
+        task, clients = sites_of(plan.model, 2, source.target == "real")
+        problems = [why for phase in phases_of(plan) if (why := misfit(phase, task, clients))]
+    elif not isinstance(source, Mixed):
         return
-    task, clients = sites_of(plan.model, 2, source.target == "real")
-    problems = [why for phase in phases_of(plan) if (why := misfit(phase, task, clients))]
     problems += [why for why in (no_common_samples(plan.data.test), _no_features(plan)) if why]
     if problems:
         raise Problems(problems)
 
 
 def _no_features(plan: Plan) -> str:
-    """Return why sites with columns of their own have no frozen features; empty where none are asked for."""
-    says = 'Clients with columns of their own (columns_of = "file") give a frozen network nothing alike to read'
+    """Return why sites with inputs of their own have no frozen features; empty where none are asked for."""
+    whose = "Clients with inputs of their own (columns_of = \"file\", or the source 'mixed')"
+    says = f"{whose} give a frozen network nothing alike to read"
     asked = plan.data.features or plan.data.shift
     return f'{says}: leave out data.features and data.shift, or set rows = "text" for a text encoder.' if asked else ""
 

@@ -97,11 +97,7 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
     data = table.get("data")
     source, features = (data.get("source"), data.get("features")) if isinstance(data, dict) else (None, None)
     if isinstance(source, dict):
-        for key in ("path", "clients_from"):
-            if isinstance(source.get(key), list):
-                source[key] = [_placed(path, folder) for path in source[key]]
-            elif key in source:
-                source[key] = _placed(source[key], folder)
+        _anchor_source(source, folder)
     if isinstance(start := table.get("start"), dict) and "run" in start:
         start["run"] = _placed(start["run"], folder)
     for phase in table["phases"] if isinstance(table.get("phases"), list) else ():
@@ -114,6 +110,17 @@ def _anchor(table: dict[str, Any], folder: Path) -> None:
     for one in features if isinstance(features, list) else [features]:
         if isinstance(one, dict) and isinstance(one.get("path"), str) and is_there(folder / one["path"]):
             one["path"] = str(folder / one["path"])  # otherwise a hub id or an import path
+
+
+def _anchor_source(source: dict[str, Any], folder: Path) -> None:
+    for key in ("path", "clients_from"):
+        if isinstance(source.get(key), list):
+            source[key] = [_placed(path, folder) for path in source[key]]
+        elif key in source:
+            source[key] = _placed(source[key], folder)
+    for one in source["sources"].values() if isinstance(source.get("sources"), dict) else ():
+        if isinstance(one, dict):
+            _anchor_source(one, folder)
 
 
 def _placed(path: Any, folder: Path) -> Any:

@@ -98,6 +98,22 @@ class TableSource(ABC):
         require(bool(good.all()), f"A value is missing in {place(int(np.argmin(good)))}; fill it or remove the row.")
         return encoding.apply(values), labels
 
+    def joined_by(self, file: Path, classes: tuple[str, ...]) -> Dataset:
+        """Return the table of a site that joins later, with whatever columns it has; `classes` are all there are."""
+        there, listed = set(self._table(file).column_names), self.target != "real" and self.negative is None
+        told = (self.client, self.domain, *self.drop)  # of which it need not have any
+        return replace(
+            self,
+            path=str(file),
+            client=None,
+            domain=None,
+            drop=tuple(column for column in told if column is not None and column in there),
+            na_of={column: marks for column, marks in self.na_of.items() if column in there},
+            columns_of="file",
+            test_fraction=0,
+            classes=classes if listed else (),
+        ).load()
+
     def _table(self, file: Path) -> Any:
         """Read one file, with nothing in the place of values that mean missing."""
         table = self._read(file)

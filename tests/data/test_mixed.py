@@ -1,0 +1,159 @@
+"""Sources whose inputs are not alike, side by side: pictures of two sizes and a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hansa
+from hansa.data.dataset import Dataset
+from hansa.data.federation import build_federation
+from hansa.data.partitions.label import Iid
+from hansa.data.partitions.natural import Domain, Natural
+from hansa.data.sources.mixed import Mixed, mixed
+from hansa.data.split import TestSplit
+from hansa.data.targets import Classes
+from hansa.deploy.predict import predict_file
+from hansa.errors import HansaError
+from hansa.plan.assemble import check_phases
+from hansa.plan.files import read_plan
+
+LOCAL = TestSplit(kind="local")
+PLAN = """
+seed = 0
+[data]
+partition = "natural"
+test = { kind = "local" }
+[data.source]
+name = "mixed"
+[data.source.sources]
+large = { name = "npz", path = "large.npz" }
+small = { name = "npz", path = "small.npz" }
+clinic = { name = "csv", path = "clinic.csv", label = "label" }
+[model]
+name = "latent"
+width = 4
+hidden = 6
+[model.encoder]
+name = "encoders"
+[model.encoder.encoders]
+table = { name = "mlp", hidden = [8] }
+image = { name = "cnn", filters = [4], pool = 2, hidden = [8] }
+[[phases]]
+rounds = 2
+[phases.algorithm]
+name = "flic-hl"
+local = { lr = 0.01, optimiser = "adam", batch_size = 16 }
+anchors = { pretrain_epochs = 2 }
+"""
+
+
+def pictures(side: int, classes: str, *, client: list[str] | None = None, tests: bool = False) -> Dataset:
+    """Pictures whose brightness tells the class."""
+    y = np.asarray(list(classes) * 20)
+    bright = 70 * np.asarray([ord(one) - ord("a") for one in y], np.uint8)
+    x = np.random.default_rng(side).integers(0, 60, (len(y), side, side), dtype=np.uint8) + bright[:, None, None]
+    owner = None if client is None else np.resize(client, len(y))
+    held = {"x_test": x[:4], "y_test": y[:4]} if tests else {}
+    return hansa.dataset_from_arrays(x, y, owner, **held)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, side in (("large", 12), ("small", 8)):
+        data = pictures(side, "abc")
+        np.savez(tmp_path / f"{name}.npz", x=data.train.x, y=np.asarray(data.class_names)[data.train.y])
+    table(tmp_path / "clinic.csv", "age,dose,label")
+    (tmp_path / "plan.toml").write_text(PLAN)
+    return tmp_path
+
+
+def table(file: Path, columns: str) -> None:
+    rng = np.random.default_rng(len(columns))
+    rows = [f"{rng.normal(3 * k):.3f},{rng.normal(-3 * k):.3f},{'abc'[k]}" for k in np.arange(60) % 3]
+    file.write_text("\n".join([columns, *rows]) + "\n")
+
+
+def test_every_client_has_its_own_sources_samples_under_common_classes() -> None:
+    parts = {"one": pictures(8, "ab"), "two": pictures(6, "bc", client=["x", "y"])}
+    found = build_federation(mixed(parts), Natural(), seed=0, test=LOCAL)
+    assert found.target == Classes(("a", "b", "c")) and list(found.clients) == ["one", "two/x", "two/y"]
+    shapes = {name: one.shape for name, one in found.inputs().items()}
+    assert shapes == {"one": (1, 8, 8), "two/x": (1, 6, 6), "two/y": (1, 6, 6)}
+    for name, client in found.clients.items():
+        assert client.test is not None
+        x, y = torch.cat([client.train.x, client.test.x]), torch.cat([client.train.y, client.test.y])
+        own = parts[name.partition("/")[0]]
+        places = np.arange(len(own.train)) if own.client is None else np.flatnonzero(own.client == name[-1])
+        whole = own.train.take(places)
+        assert sorted(x.flatten(1).tolist()) == sorted(whole.x.flatten(1).tolist())
+        letters = [found.class_names[number] for number in y]
+        assert sorted(letters) == sorted(own.class_names[number] for number in whole.y)
+        assert torch.equal((x.mean((1, 2, 3)) * 255 // 70).long(), y)  # every picture kept its own label
+
+
+def test_a_partition_may_divide_every_source_by_itself_but_not_across() -> None:
+    both = mixed({"one": pictures(8, "abc"), "two": pictures(6, "abc")})
+    found = build_federation(both, Domain(3), seed=0, test=LOCAL)
+    assert len(found.clients) == 6
+    with pytest.raises(HansaError, match=r"has samples of several sources, whose inputs differ: use the partition"):
+        build_federation(both, Iid(2), seed=0, test=LOCAL)
+
+
+def test_test_samples_of_the_sources_are_used_where_all_have_some() -> None:
+    both = {"one": pictures(8, "ab", tests=True), "two": pictures(6, "ab", tests=True)}
+    found = build_federation(mixed(both), Natural(), seed=0, test=LOCAL)
+    for name, client in found.clients.items():
+        source = both[name].test
+        assert client.test is not None and source is not None and client.size == 40
+        assert torch.equal(client.test.x, source.take(np.arange(4)).x)
+    some = mixed({**both, "two": pictures(6, "ab")})
+    assert some.test is None and "Not used: the test samples of one, as two has none" in some.notes[0]
+
+
+def test_what_cannot_stand_beside_others_is_refused_by_name() -> None:
+    one, text = pictures(8, "ab"), hansa.dataset_from_arrays(np.asarray(["x", "y"] * 4), np.arange(8) % 2)
+    real = hansa.dataset_from_arrays(np.zeros((8, 2)), np.linspace(0, 1, 8), target="real")
+    scaled = hansa.dataset_from_arrays(one.train.x, one.train.y, scale="standard")
+    for other, says in (
+        (text, r"The source 'two' cannot be one of several: its inputs are text or tokens"),
+        (real, r"'one' and 'two' have different targets"),
+        (scaled, r"The source 'two' cannot be one of several: its 'scale' is fitted"),
+        (mixed({"a": one, "b": one}), r"it has clients with inputs of their own already"),
+    ):
+        with pytest.raises(HansaError, match=says):
+            mixed({"one": one, "two": other})
+    with pytest.raises(HansaError, match=r"The 'sources' of Mixed are two or more"):
+        Mixed({})
+
+
+def test_a_plan_of_pictures_and_a_table_runs_predicts_and_takes_in_newcomers(folder: Path) -> None:
+    run = hansa.run(folder / "plan.toml", out=folder / "run")
+    assert run.summary["phases"][0]["metrics"]["client_accuracy_mean"] > 0.5
+    assert json.loads((folder / "run" / "data.json").read_text())["encodings"].keys() == {"clinic"}
+    told = predict_file(hansa.load_model(folder / "run", "clinic"), folder / "clinic.csv")
+    assert len(told.rows) == 60
+    table(folder / "other.csv", "years,amount,label")  # columns that no site of the run has
+    joined = hansa.adapt(folder / "run", folder / "other.csv", "clinic/other")
+    assert joined.card.encoding is not None and joined.card.encoding.source == ("years", "amount")
+    assert (predict_file(joined, folder / "other.csv").accuracy or 0) > 0.8
+    picture = hansa.adapt(folder / "run", folder / "small.npz", "small-2")
+    assert picture.card.input_shape == (1, 8, 8)
+    with pytest.raises(HansaError, match=r"'newone' is of none of the sources large, small, clinic: call it after one"):
+        hansa.adapt(folder / "run", folder / "small.npz", "newone")
+
+
+def test_what_mixed_sources_cannot_have_is_told_before_they_are_loaded(folder: Path) -> None:
+    read_plan(folder / "plan.toml")
+    for change, says in (
+        ("data.test.kind='global'", r"have no test samples in common"),
+        ("data.features={name='module', path='m:f'}", r"give a frozen network nothing alike to read"),
+    ):
+        with pytest.raises(HansaError, match=says):
+            check_phases(read_plan(folder / "plan.toml", [change], trust=True))
+    with pytest.raises(HansaError, match=r"shares leaves that do not fit all clients"):
+        hansa.run(folder / "plan.toml", changes=["phases.0.algorithm='fedavg'"], out=folder / "refused")
