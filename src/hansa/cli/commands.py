@@ -138,6 +138,31 @@ def run(
     _finish(done, as_json)
 
 
+@app.command("sweep")
+def sweep_settings(
+    plan: PlanName,
+    over: Annotated[
+        list[str], typer.Option(metavar="KEY=a,b,c", help="A setting and the values to try; several make a grid.")
+    ],
+    changes: Changes = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the plan's own on.")] = 1,
+    halving: Annotated[
+        bool, typer.Option("--halving", help="Few rounds for all first, more for the best third.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time.  [default: one per core]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of all runs.  [default: runs/NAME-sweep]")] = None,
+    as_json: AsJson = False,
+    trust: TrustOwnCode = False,
+) -> None:
+    """Run a plan with several settings, choose by validation samples, and test the chosen ones once.
+
+    The same command goes on with a sweep that was stopped.
+    """
+    from hansa.cli.sweeping import run_sweep
+
+    run_sweep(plan, changes or [], over, out, seeds=seeds, halving=halving, jobs=jobs, as_json=as_json, trust=trust)
+
+
 @app.command()
 def resume(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
