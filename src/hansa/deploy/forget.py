@@ -15,12 +15,13 @@ import torch
 
 from hansa.contract import Algorithm
 from hansa.data.heterogeneity import distribution
+from hansa.deploy.model import check_client
 from hansa.deploy.publish import FORGETTING, announce, publish
 from hansa.deploy.remains import traces, visits_of, without_row
 from hansa.deploy.restored import audit_of, last_phase, remaining
 from hansa.engines.serial import Serial
 from hansa.engines.session import perform
-from hansa.errors import HansaError, did_you_mean, require
+from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import Store, fingerprint
@@ -106,12 +107,11 @@ def _forget(run: Run, store: Store, client: str, upload: Path | None, data: Data
 def _check(run: Run, last: PhaseRun, client: str) -> None:
     """Refuse what cannot be forgotten: by the algorithm, by who it is, or by what the run continues."""
     algorithm, names = last.algorithm, run.data["clients"]
-    if all(type(one).forget in (Algorithm.forget, Wrapper.forget) for one in layers(algorithm)):
-        algorithm.forget(last.task, last.server, Update({}))  # says why not
     left = any(one["client"] == client for one in audit_of(last.store))
     require(not left, f"Client '{client}' has been forgotten already.")
-    known = client in names
-    require(known, f"The run in '{run.path}' has no client '{client}'.{did_you_mean(client, names) if names else ''}")
+    check_client(run, client)
+    if all(type(one).forget in (Algorithm.forget, Wrapper.forget) for one in layers(algorithm)):
+        algorithm.forget(last.task, last.server, Update({}))  # says why not
     visited = visits_of(run, last.store, last.index, client)
     says = f"Phase '{last.phase.name}' of the run in '{run.path}'"
     require(visited > 0, f"{says} never visited client '{client}', so there is nothing to forget.")
@@ -212,9 +212,8 @@ def _same_data(run: Run, store: Store, data: Data, trust: Trust) -> Experiment:
 def recreate_upload(path: str | Path, client: str, out: str | Path, *, trust: TrustLike = False) -> Path:
     """Compute a client's upload in a run's last phase anew from its data, as a file it can send again."""
     run = Run.open(path)
+    check_client(run, client)
     experiment = assemble(read_plan(run.path / "plan.toml", trust=trust), trust=trust).experiment
-    there = client in experiment.federation.clients and client not in run.summary.get("forgotten", ())
-    require(there, f"The run in '{path}' has no client '{client}'.")
     with closing(RunFolder(run.path).open_store()) as store:
         last = restore(experiment, store, len(experiment.phases) - 1)
         last.server = last.algorithm.server_init(last.task)
