@@ -211,6 +211,20 @@ def test_fedcof_is_the_papers_estimate(by_class: bool) -> None:
     assert torch.allclose(weights.T, cof(parts, 0.3), atol=1e-5) and not offsets.any()
 
 
+def test_the_shrinkage_of_fedcof_follows_the_features_scale() -> None:
+    """γ = tr Σ/d, by the mean over classes weighted by n_c − 1; where no class is on two clients nothing tells it."""
+    data = clients(5)
+    parts, variance = [(one.train.x.double(), one.train.y) for one in data.clients.values()], 0.0
+    for c in range(3):
+        own = [(int((y == c).sum()), x[y == c].mean(0)) for x, y in parts]
+        n, mu = sum(k for k, _ in own), sum(k * m for k, m in own) / sum(k for k, _ in own)
+        variance += (n - 1) * sum(k * float((m - mu).square().mean()) for k, m in own) / 4 / (240 - 3)
+    assert torch.allclose(head(FedCOF(), data)[0], head(FedCOF(gamma=variance), data)[0], atol=1e-6)
+    assert torch.allclose(head(FedCOF(), clients(5, scale=50.0))[0], head(FedCOF(), data)[0], atol=1e-5)
+    alone = head(FedCOF(), clients(1))[0]
+    assert torch.equal(alone, head(FedCOF(gamma=1.0), clients(1))[0]) and alone.any()
+
+
 def test_fedcof_sends_means_alone() -> None:
     (done, _), (ridge, _) = run(FedCOF(), clients(5)), run(Fed3R(), clients(5))
     up, _ = FedCOF().client_step(done.task, {}, {}, done.federation.clients["c00"].train, torch.Generator())

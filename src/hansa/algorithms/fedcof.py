@@ -30,7 +30,7 @@ class FedCOF(Algorithm):
     and a warning says so; with `least = 2` a client keeps such means to itself.
     """
 
-    gamma: float | None = None  # None: a tenth of the mean variance of a feature within classes
+    gamma: float | None = None  # None: the mean variance of a feature within classes
     normalize: Normalize = "column"
     alpha: float = 0.8
     least: int = 1  # samples of a class that a client must have to send its mean
@@ -131,8 +131,8 @@ def estimated(server: Tree, classes: int) -> tuple[RidgeStatistics, float]:
 
 
 def typical(statistics: RidgeStatistics, degrees: float) -> float:
-    """Return a tenth of a feature's mean variance within classes; 1 where no class is on two clients."""
+    """Return the mean variance of a feature within classes, by tr Σ/d; 1 where no class is on two clients."""
     middle = statistics.moment.sum(1)
     scatter = float(statistics.gram.trace() - middle @ middle / max(statistics.n, 1.0))
-    share = 0.1 * scatter / (degrees * statistics.dimension)
-    return share if share > 1e-12 * float(statistics.gram.trace()) / degrees else 1.0
+    found = scatter > 1e-12 * float(statistics.gram.trace())  # beyond rounding
+    return scatter / (degrees * statistics.dimension) if found else 1.0
