@@ -26,7 +26,7 @@ from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import Store, fingerprint
 from hansa.io.trust import Trust, TrustLike
-from hansa.payload import Update
+from hansa.payload import Update, set_apart
 from hansa.plan.assemble import Data, assemble
 from hansa.plan.files import read_plan
 from hansa.results.reader import Run
@@ -83,8 +83,8 @@ def _forget(run: Run, store: Store, client: str, upload: Path | None, data: Data
     last = last_phase(run, store, trust)
     _check(run, last, client)
     part, source = _part(store, last.index, client, upload)
+    last.server = last.algorithm.forget(last.task, last.server, _update(last, client, part))
     remains = traces(run, last, client, trust)
-    last.server = last.algorithm.forget(last.task, last.server, Update(last.algorithm.decode(last.task, part)))
     _remove(run, last, client)
     difference = _difference(last)
     off = difference is not None and difference > TOLERANCE
@@ -147,6 +147,11 @@ def _part(store: Store, index: int, client: str, upload: Path | None) -> tuple[T
     return sent, "sent again by the client, fingerprint verified"
 
 
+def _update(last: PhaseRun, client: str, part: Tree) -> Update:
+    """Return an upload as the server took it in; EACH leaves are the client's own."""
+    return set_apart(last.algorithm.uplink, client, Update(last.algorithm.decode(last.task, part)))
+
+
 def _remove(run: Run, last: PhaseRun, client: str) -> None:
     """Remove whatever single rows of the store are a client's, and close the gap that it leaves in the others."""
     store, place = last.store, run.data["clients"].index(client)
@@ -172,7 +177,7 @@ def _difference(last: PhaseRun) -> float | None:
     fresh = last.algorithm.server_init(last.task)
     for client in others:
         kept = last.store.get(f"{last.index}/upload", client) or {}
-        fresh = last.algorithm.server_step(last.task, fresh, Update(last.algorithm.decode(last.task, kept)))
+        fresh = last.algorithm.server_step(last.task, fresh, _update(last, client, kept))
     groups = last.algorithm.uplink  # a server may have more, such as a release with noise
     sums = {key: leaf for key, leaf in last.server.items() if key.partition(".")[0] in groups}
     return max(float((fresh[key] - leaf).norm() / leaf.norm().clamp_min(1e-300)) for key, leaf in sums.items())
