@@ -23,6 +23,7 @@ from hansa.contract import Algorithm
 from hansa.errors import HansaError
 from hansa.models.dense import MLP
 from hansa.payload import Update
+from hansa.server.optimisers import SGD
 from hansa.task import Task
 from hansa.training.local import LocalTraining
 from hansa.tree import Tree, equal, pick
@@ -58,6 +59,14 @@ def test_the_server_by_hand() -> None:
         (3.0, 2.0, 1.0, -0.657, 4),
     ]
     assert torch.allclose(torch.tensor(seen), torch.tensor(by_hand), atol=1e-6)
+
+
+def test_momentum_begins_anew_when_the_model_goes_back() -> None:
+    algorithm = Guarded(FedAvg(server=SGD(momentum=0.9)))
+    server = algorithm.server_init(TASK)
+    for gap, moving in ((0.0, True), (-1.0, True), (9.0, False)):
+        server = judged(algorithm, server, gap)
+        assert any(leaf.any() for leaf in pick("inner.optimiser", server).values()) == moving
 
 
 def test_the_pace_grows_to_a_limit_and_falls() -> None:

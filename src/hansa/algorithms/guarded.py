@@ -22,7 +22,7 @@ from hansa.task import ClientData, Task
 from hansa.training.local import Turn
 from hansa.training.visits import Visit, changed
 from hansa.training.wrappers import Wrapper, layers, training_of
-from hansa.tree import Tree, nest, pick, zeros_like
+from hansa.tree import Tree, copy, nest, pick, zeros_like
 
 WORSE, PACE = "guard.worse", "guard.pace"  # what a client reports, and what it is told
 MEMORY = 0.7  # share of the smoothed loss that a round leaves as it was
@@ -42,9 +42,9 @@ class Guarded(Wrapper):
     rounds without that it multiplies them by `grow`, up to `most` times the rates it began with, so that a guard which
     was not needed costs little.  Every return doubles the patience: the longer a phase, the less is tried.
 
-    The model and the server optimiser's memory go back; what belongs together with clients' states, such as controls,
-    does not.  The last round's step is never deployed, since nobody has judged it.  A client whose training overflows
-    stays where it was and reports the worst.
+    The model goes back, and the server's optimiser begins anew, since its momentum would repeat the way; what belongs
+    together with clients' states, such as controls, stays.  The last round's step is never deployed, since nobody has
+    judged it.  A client whose training overflows stays where it was and reports the worst.
     """
 
     inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
@@ -69,7 +69,7 @@ class Guarded(Wrapper):
 
     def server_init(self, task: Task) -> Tree:
         """Return the wrapped state, whose model is the best so far, and what the guard remembers."""
-        inner = self.inner.server_init(task)
+        inner = copy(self.inner.server_init(task))  # a start that is deployed is served, as after a resume
         has_model = bool(pick("model", inner))
         require(has_model, f"A guard goes back to the server's model, and {type(self.inner).__name__} keeps none.")
         return nest("inner", inner) | nest("best", _model(inner)) | _remembered(1.0, 0.0, 0.0, 0.0, self.patience)
@@ -118,7 +118,8 @@ class Guarded(Wrapper):
         score = MEMORY * score + (1 - MEMORY) * float(cohort.sums[WORSE]) / cohort.weight
         if score > low / 2 + self.slack:
             back = _remembered(pace / self.shrink, low, low, 0.0, 2 * patience)
-            return nest("inner", stepped | best) | nest("best", best) | back
+            calm = nest("optimiser", pick("optimiser", self.inner.server_init(task)))  # momentum would repeat the way
+            return nest("inner", stepped | calm | best) | nest("best", best) | back
         if score < low:
             best, low = _model(inner), score
         good += 1
@@ -163,8 +164,8 @@ def unguarded(algorithm: Algorithm) -> str:
 
 
 def _model(inner: Tree) -> Tree:
-    """Return what goes back: the model, and what the server's optimiser remembers."""
-    return {key: leaf for key, leaf in inner.items() if key.startswith(("model.", "optimiser."))}
+    """Return what goes back."""
+    return nest("model", pick("model", inner))
 
 
 def _remembered(*numbers: float) -> Tree:
