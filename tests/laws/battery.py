@@ -40,6 +40,7 @@ from hansa.algorithms.flic import Alignment, Flic
 from hansa.algorithms.flic_class import FlicClass
 from hansa.algorithms.flic_hl import FlicHL
 from hansa.algorithms.flic_s3 import FlicS3
+from hansa.algorithms.guarded import Guarded
 from hansa.algorithms.hetfedrep import HetFedRep
 from hansa.algorithms.l2gd import L2GD
 from hansa.algorithms.lda import LDA
@@ -141,6 +142,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "mimelite": MimeLite(LOCAL, 0.5),
     "wima": Wima(FedAvg(LOCAL), window=2),
     "wima/scaffold": Wima(Scaffold(LOCAL), window=4, block=2),
+    "guarded": Guarded(FedAvg(LOCAL), patience=1),
+    "guarded/scaffold": Guarded(Scaffold(LOCAL, SGD(momentum=0.5))),
     "robust": Robust(FedAvg(LOCAL)),
     "robust/trimmed": Robust(Personal(FedAvg(LOCAL)), TrimmedMean(0.25)),
     "robust/krum": Robust(FedAvg(LOCAL, Adam()), Krum(byzantine=0, selected=2)),

@@ -82,6 +82,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "mime": "hansa.algorithms.mime:Mime",
         "mimelite": "hansa.algorithms.mimelite:MimeLite",
         "wima": "hansa.algorithms.wima:Wima",
+        "guarded": "hansa.algorithms.guarded:Guarded",
         "robust": "hansa.algorithms.robust:Robust",
         "private": "hansa.algorithms.private:Private",
         "local": "hansa.algorithms.local:Local",
