@@ -159,7 +159,7 @@ def test_lda_is_that_of_scikit_learn() -> None:
     weights, offsets = head(LDA(ridge=1e-9, products="float64", wire="float64"), clients(9))
     assert np.allclose(weights[:3], theirs.coef_, rtol=1e-5)
     assert np.allclose(offsets[:3], theirs.intercept_, rtol=1e-5)
-    assert offsets[3] < -1e29
+    assert offsets[3] < -1e11
     assert not x[:5].double().matmul(weights.T).add(offsets).softmax(1)[:, 3].any()  # never predicted
 
 

@@ -145,6 +145,7 @@ CHAINS = {
     "OLL(Fed3R) + FedAvg + FP": [{"algorithm": "fed3r", "oll": True}, {"algorithm": "fedavg"}, {"algorithm": "local"}],
     "Fed3R + Calibrate + FedAvg": [{"algorithm": "fed3r"}, {"algorithm": "calibrate"}, {"algorithm": "fedavg"}],
     "FedNCM + FedAvg + FP": [{"algorithm": "fedncm"}, {"algorithm": "fedavg"}, {"algorithm": "local"}],
+    "LDA + FedCOF + FedAvg": [{"algorithm": "lda"}, {"algorithm": "fedcof"}, {"algorithm": "fedavg"}],
     "FedAvg + Fed3R + FP": [{"algorithm": "fedavg"}, {"algorithm": "fed3r"}, {"algorithm": "local"}],
 }
 

@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from hansa import api
 from hansa.algorithms.calibrate import GRID, Calibrate
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.guarded import Guarded
+from hansa.algorithms.lda import LDA
 from hansa.contract import Algorithm
 from hansa.errors import HansaError
 from hansa.models.dense import MLP
@@ -126,7 +128,7 @@ def guarded(algorithm: Algorithm) -> bool:
     return isinstance(algorithm, Guarded)
 
 
-@pytest.mark.parametrize("first", ["fed3r", "fedncm"])
+@pytest.mark.parametrize("first", ["fed3r", "fedncm", "fedcof", "lda"])
 def test_after_a_closed_form_rates_come_from_statistics(first: str) -> None:
     found = plan([{"algorithm": first}, {"algorithm": "fedavg", "rounds": 3}, {"algorithm": "local"}])
     assert kinds(found) == [first, "calibrate", "fedavg", "local"]
@@ -135,6 +137,35 @@ def test_after_a_closed_form_rates_come_from_statistics(first: str) -> None:
     assert [phase.rates for phase in found.phases] == [None, None, "statistics", "statistics"]
     assert [phase.temperature for phase in found.phases[1:]] == [1.0] * 3
     assert plan_from_table(_table(found), "again", Path()) == found
+
+
+def test_the_last_closed_form_decides_the_papers_values() -> None:
+    """Columns of Fed3R and FedCOF have length one; LDA's logits are log posteriors, whatever head was there before."""
+
+    def tuned(*names: str) -> tuple[float | None, float, float | None]:
+        tables = [{"algorithm": name} for name in names]
+        *_, closed, last = plan([*tables, {"algorithm": "fedavg", "rates": "paper"}]).phases
+        assert isinstance(last.algorithm, FedAvg)
+        return closed.temperature, last.algorithm.local.lr, last.temperature
+
+    assert tuned("fedcof") == tuned("lda", "fedcof") == tuned("fed3r") == (0.1, 0.01, 0.1)
+    assert tuned("lda") == tuned("fed3r", "lda") == tuned("fedcof", "lda") == (1.0, 0.1, 1.0)
+    anew = kinds(plan("Fed3R + Calibrate + LDA + FedAvg"))  # the ridge head's calibration says nothing of LDA's
+    assert anew[2:] == ["LDA", "calibrate", "FedAvg(all)"]
+
+
+@pytest.mark.parametrize("closed", [LDA(), FedNCM("euclidean")])
+def test_a_class_that_nobody_has_is_no_overflow(closed: LDA | FedNCM) -> None:
+    """Its offset is out of reach and decays with all weights, which a guard must not take for a failure."""
+    data = replace(drawn(30), y=drawn(30).y.clamp(max=1))
+    up, _ = closed.client_step(TASK, {}, {}, data, torch.Generator())
+    solved = replace(TASK, start=closed.model(TASK, closed.server_step(TASK, closed.server_init(TASK), up)))
+    assert not (solved.forward(solved.params(), data.x).argmax(1) == 2).any()
+    tuned = Guarded(FedAvg(LocalTraining(weight_decay=4e-5)))
+    server = tuned.server_init(solved)
+    down = tuned.broadcast(solved, server, torch.Generator())
+    sums = tuned.client_step(solved, down, {}, data, torch.Generator())[0].sums
+    assert float(sums["guard.worse"]) == 0.0 and bool(sums["model.head.weight"].any())
 
 
 def _table(found: Plan) -> dict[str, Any]:

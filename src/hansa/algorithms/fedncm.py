@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hansa.algorithms.statistics import Precision, class_sums, head_width, with_head
+from hansa.algorithms.statistics import NEVER, Precision, class_sums, head_width, with_head
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
@@ -86,5 +86,5 @@ class FedNCM(AddsUp):
         if self.distance == "cosine":
             directions: Tensor = means / means.norm(dim=0).clamp(min=1e-12)
             return directions
-        offsets = torch.where(seen, -means.square().sum(0) / 2, torch.full_like(counts, -1e30))
+        offsets = torch.where(seen, -means.square().sum(0) / 2, NEVER)
         return torch.cat([means, offsets[None]])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hansa.algorithms.ridge_sums import SumsRidge
 from hansa.algorithms.statistics import (
+    NEVER,
     Precision,
     Ridge,
     Upload,
@@ -24,8 +25,6 @@ from hansa.ridge import RidgeStatistics
 from hansa.ridge.solve import has_samples
 from hansa.task import Task
 from hansa.tree import Tree
-
-NEVER = -1e30  # the offset of a class that nobody has
 
 
 @dataclass(frozen=True)

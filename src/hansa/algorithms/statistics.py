@@ -19,6 +19,7 @@ Precision = Literal["float32", "float64"]
 Ridge = float | Literal["gcv"]  # λ, or how it is chosen
 Upload = Literal["packed", "factor", "full"]
 BLOCK = 2048  # samples whose features are held at once
+NEVER = -1e12  # the offset of a class that nobody has; not lower, so that its weight decay is far from overflow
 RELEASE = "release"  # the group of what noise was added to, in a server's state or a client's
 
 

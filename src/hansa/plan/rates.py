@@ -15,8 +15,10 @@ from typing import Any
 from hansa.algorithms.calibrate import Calibrate
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_select import Fed3RSelect
+from hansa.algorithms.fedcof import FedCOF
 from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.guarded import Guarded, unguarded
+from hansa.algorithms.lda import LDA
 from hansa.algorithms.private import Private
 from hansa.contract import Algorithm
 from hansa.io.trust import NOBODY, Trust
@@ -73,11 +75,12 @@ class Before:
 
     def then(self, phase: PhasePlan) -> Before:
         """Return what is there after one more phase."""
-        closed, solved = (isinstance(phase.algorithm, kinds) for kinds in ((Fed3R, Fed3RSelect), CLOSED_FORMS))
+        solved = isinstance(phase.algorithm, CLOSED_FORMS)
+        closed = isinstance(phase.algorithm, UNIT_COLUMNS) if solved else self.closed  # the last head replaces others
         pruned = self.pruned or phase.oll or phase.algorithm.local_labels
         calibrated = not solved and (self.calibrated or isinstance(phase.algorithm, Calibrate))
         rescaled = training_of(phase.algorithm) is not None and not self.calibrated
-        return Before(self.closed or closed, pruned, calibrated, solved or (self.solved and not rescaled))
+        return Before(closed, pruned, calibrated, solved or (self.solved and not rescaled))
 
     @property
     def rates(self) -> Rates:
@@ -95,7 +98,8 @@ class Before:
         return TEMPERATURE if self.closed and not self.calibrated else 1.0
 
 
-CLOSED_FORMS = (Fed3R, Fed3RSelect, FedNCM)
+UNIT_COLUMNS = (Fed3R, Fed3RSelect, FedCOF)
+CLOSED_FORMS = (*UNIT_COLUMNS, FedNCM, LDA)  # logits of LDA are log posteriors, which softmax takes as they are
 
 
 def _phases(phase: PhasePlan, table: object, rates: Rates, before: Before) -> list[PhasePlan]:
