@@ -153,6 +153,24 @@ def test_a_sweep_from_the_command_line(tmp_path: Path) -> None:
     assert json.loads(hansa(*words, "--json", cwd=tmp_path).stdout) == told and time.monotonic() - began < 5
 
 
+def test_halving_from_the_command_line(tmp_path: Path) -> None:
+    """Both candidates run for a third of the rounds, the better one in full, whose test is the one that is told."""
+    words = ("sweep", "digits-fedavg", "--over", f"{RATE}=1e-6,0.1", "--set", "phases.0.rounds=6", "--out", "s")
+    done = hansa(*words, "--halving", cwd=tmp_path)
+    first, second = (line.split() for line in done.stdout.splitlines()[2:4])
+    assert first[:3] == ["lr=0.1", "6", "1"] and first[-1] == "chosen" and second[:3] == ["lr=1e-6", "2", "1"]
+    runs = {path.name: Run.open(path) for path in (tmp_path / "s").iterdir() if path.is_dir()}
+    assert {name: len(run.rounds) for name, run in runs.items()} == {
+        "0-00-lr=1e-6-seed-0": 2,
+        "0-01-lr=0.1-seed-0": 2,
+        "1-01-lr=0.1-seed-0": 6,
+    }
+    told = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    (phase,) = runs["1-01-lr=0.1-seed-0"].summary["phases"]
+    assert told["chosen"]["settings"] == {RATE: "0.1"}
+    assert told["chosen"]["test"]["values"] == [phase["metrics"]["test_accuracy"]]
+
+
 def test_bad_words_are_refused(tmp_path: Path) -> None:
     told = hansa("sweep", "digits-fedavg", "--over", "phases.0.algorithm.local.l=1,2", cwd=tmp_path, code=2).stderr
     assert "Did you mean 'lr'?" in told and not list(tmp_path.iterdir())
