@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from hansa.io.codec import to_table
 from hansa.plan.files import plan_from_table
+from hansa.plan.shorthand import expand
 from hansa.results.reader import Run
 
 SEEDS = (0, 1, 2)
@@ -125,8 +126,12 @@ def base(row: Row) -> str:
 
 
 def _phases(setting: dict[str, Any], notation: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = to_table(plan_from_table(_copy({**setting, "phases": notation}), "", DATA))["phases"]
-    return found
+    """Return the phases of a notation with the paper's rates and temperatures written out."""
+    table = _copy({**setting, "phases": notation})
+    expand(table)
+    table["phases"] = [{**phase, "rates": "paper"} for phase in table["phases"]]
+    found: list[dict[str, Any]] = to_table(plan_from_table(table, "", DATA))["phases"]
+    return [{key: value for key, value in phase.items() if key != "rates"} for phase in found]
 
 
 def _copy(plan: Any) -> Any:

@@ -219,6 +219,13 @@ MUTANTS = (
         "tests/report tests/laws/test_provenance.py",
     ),
     Mutant(
+        "a sweep chooses by test samples",
+        "plan/sweep.py",
+        'if ("validation_" in name) == chosen_by',
+        'if ("validation_" in name) != chosen_by',
+        "tests/cli/test_sweep.py",
+    ),
+    Mutant(
         "uploads that are remembered are pooled all the same",
         "engines/session.py",
         "return same and not self.looked_at and not self.task.local_labels",

@@ -17,6 +17,7 @@ import hansa
 from hansa.features.extract import extract_features
 from hansa.plan.assemble import assemble, check_phases
 from hansa.plan.files import plan_from_table, read_plan
+from hansa.plan.shorthand import expand
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments"
 
@@ -43,9 +44,10 @@ def test_every_pipeline_is_a_plan_and_has_the_defaults_of_the_whole(experiment) 
             table = json.loads(json.dumps(row.plan(seed=0)))
             found = plan_from_table(table, row.name, pages.DATA)
             check_phases(found)
-            whole = plan_from_table(
-                {**json.loads(json.dumps(pages.SETTINGS[setting])), "phases": row.notation}, "", Path()
-            )
+            whole_table = {**json.loads(json.dumps(pages.SETTINGS[setting])), "phases": row.notation}
+            expand(whole_table)
+            whole_table["phases"] = [{**phase, "rates": "paper"} for phase in whole_table["phases"]]
+            whole = plan_from_table(whole_table, "", Path())
             assert found.phases[-1].temperature == whole.phases[-1].temperature
             if row.own:
                 assert getattr(found.phases[-1].algorithm, "local", None) is None or (

@@ -166,6 +166,10 @@ class Algorithm(ABC):
         """Return what this phase learnt about single clients, by name, for orchestrations of later phases."""
         return {}
 
+    def rates(self, task: Task, server: Tree) -> tuple[float, ...]:
+        """Return what this phase knows of later phases' rates: the head's largest, and a factor on the features'."""
+        return ()
+
     def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
         """Return what a client tells of its deployed model for exhibits: leaves of the same shapes for all clients."""
         return {}

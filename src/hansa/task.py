@@ -179,6 +179,8 @@ class Task:
     samples: int = 0  # training samples of all clients together; 0 where nobody knows
     round: int = 0  # of the phase, from 0 on, and of how many: learning rates may follow it
     rounds: int = 1
+    pace: float = 1.0  # a factor on learning rates, by which a guard slows training down
+    rates: tuple[float, ...] = ()  # after a calibration: the largest rate of the head, and a factor on the features'
     place: int = 0  # of the phase among all phases of a run, and of those it continues
     cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
@@ -352,17 +354,18 @@ def _largest(value: object) -> int:
 
 LARGE = 4096  # a layer of so many inputs and outputs takes 64 MB
 OBJECTS = ("model", "start", "labels", "public", "networks")  # what of a task is no plain setting
-OF_INPUTS = ("input_shape", "spans", "pixels", "characters")  # what its inputs are like, as far as there is anything
+TOLD = ("input_shape", "spans", "pixels", "characters", "rates")  # what is in a table as far as there is anything
 
 
 def task_to_table(task: Task) -> dict[str, Any]:
     """Return a task as JSON: its model and settings; leaves and a client's own classes travel beside it."""
-    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in (*OBJECTS, *OF_INPUTS)}
+    plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in (*OBJECTS, *TOLD)}
     pixels, characters = [list(channel) for channel in task.pixels], task.characters
     spans = [list(span) for span in task.spans]  # as JSON reads back
+    rates = list(task.rates)
     networks = {client: to_table(own) for client, own in task.networks.items()}
     inputs = {"input_shape": list(task.input_shape), "spans": spans, "pixels": pixels, "characters": characters}
-    told = {key: one for key, one in {**inputs, "networks": networks}.items() if one}
+    told = {key: one for key, one in {**inputs, "rates": rates, "networks": networks}.items() if one}
     return {"model": piece_to_table("model", task.model), **plain, **told}
 
 
@@ -388,6 +391,8 @@ def task_from_table(
     fits = known and len(task.pixels) in (0, task.input_shape[0])
     require(fits, f"The 'pixels' of a task are a mean and a deviation > 0 for every channel. Got {task.pixels}.")
     require(task.temperature > 0, f"The 'temperature' of a task must be a number > 0. Got {task.temperature}.")
+    known = len(task.rates) in (0, 2) and all(0 < rate < math.inf for rate in (task.pace, *task.rates))
+    require(known, f"The 'pace' and both 'rates' of a task must be numbers > 0. Got {task.pace} and {task.rates}.")
     networks = _networks(table.get("networks", {}), f"{where}.networks", trust)
     return replace(task, start=start or {}, labels=labels, networks=networks)
 

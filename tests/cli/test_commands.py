@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from forked import hansa
+from hansa import __version__
+from hansa.cli.settings import settings_of
+from hansa.io.registry import CATALOGUE, find
 
 
 def refused(*words: object, cwd: Path) -> str:
@@ -87,11 +92,63 @@ def test_local_test_sets_give_results_client_by_client(tmp_path: Path) -> None:
 def test_new_validate_and_ls(tmp_path: Path) -> None:
     hansa("new", "mine.toml", "--like", "digits-fedavg", cwd=tmp_path)
     assert (tmp_path / "mine.toml").read_text().startswith("# hansa run mine.toml\n")
+    assert '\nname = "mine"\n' in (tmp_path / "mine.toml").read_text()
     assert "weight_decay = 0.0" in hansa("validate", "mine.toml", cwd=tmp_path).stdout
     listing = hansa("ls", cwd=tmp_path).stdout
     assert all(word in listing for word in ("digits-fed3r", "dirichlet", "fedavg", "leaf-cnn", "tensorboard"))
     assert "dirichlet" in hansa("ls", "partition", cwd=tmp_path).stdout
     assert json.loads(hansa("validate", "--schema", cwd=tmp_path).stdout)["type"] == "object"
+
+
+def test_version(tmp_path: Path) -> None:
+    assert hansa("--version", cwd=tmp_path).stdout == f"hansa {__version__}\n"
+
+
+def test_ls_tells_the_settings_of_one_piece(tmp_path: Path) -> None:
+    rows = [line.split(maxsplit=2) for line in hansa("ls", "algorithm", "fedavg", cwd=tmp_path).stdout.splitlines()]
+    told = {row[0]: row[1:] for row in rows if len(row) == 3}
+    assert told["local.lr"] == ["0.1", "The learning rate η."]
+    assert told["server"] == ['"sgd"', "A piece: see `hansa ls optimiser`."]
+    assert told["weights"][0] == '"samples"' and told["weights"][1].endswith('One of "samples", "uniform".')
+    found = json.loads(hansa("ls", "partition", "dirichlet", "--json", cwd=tmp_path).stdout)
+    assert found["kind"] == "partition" and found["settings"][1]["name"] == "alpha"
+    assert found["settings"][1]["default"] == "0.5" and "α" in found["settings"][1]["text"]
+    assert hansa("ls", "plan", "digits-fed3r", cwd=tmp_path).stdout.startswith("# hansa run digits-fed3r\n")
+    listed = json.loads(hansa("ls", "--json", cwd=tmp_path).stdout)
+    assert {"kind", "name", "text"} == set(listed[0]) and any(one["name"] == "fedavg" for one in listed)
+    assert "Did you mean 'fedavg'?" in refused("ls", "algorithm", "fedavgg", cwd=tmp_path)
+
+
+def test_every_setting_of_the_catalogue_has_a_sentence() -> None:
+    pieces = [(kind, name) for kind, names in CATALOGUE.items() for name in names]
+    told = {(kind, name, one.name): one.text for kind, name in pieces for one in settings_of(find(kind, name))}
+    assert len(told) > 500 and [where for where, text in told.items() if not text.endswith(".")] == []
+
+
+def test_a_log_tells_how_far_a_run_is_and_a_pipe_cuts_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "a-plan-with-a-name-that-takes-more-than-half-of-eighty-characters"
+    change = ["--set", f"name={long}", "--set", f"phases.0.name={long}", "--set", "phases.0.rounds=3"]
+    done = hansa("run", "digits-fedavg", "--out", "run", *change, cwd=tmp_path)
+    (line,) = done.stderr.splitlines()[1:]  # it took less than ten seconds
+    assert line.startswith(f"{long}: 3 of 3 rounds  ") and " %  " in line and line.endswith(" s")
+    assert done.stdout.count(long) == 2
+
+    from hansa.cli import live
+    from hansa.plan.files import read_plan
+
+    monkeypatch.setattr(live, "LINE_SECONDS", 0.0)
+    with live.live(read_plan("digits-fedavg"), tmp_path) as (_, extraction):
+        extraction(5, 2000)
+    assert "features: 5 of 2,000 samples  " in capsys.readouterr().err
+
+
+def test_runs_are_compared_without_importing_torch(tmp_path: Path) -> None:
+    hansa("run", "digits-fed3r", "--out", "one", cwd=tmp_path)
+    code = "import sys; from hansa.cli import main; main(); sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code, "compare", "one"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "fed3r" in done.stdout, done.stderr
 
 
 def test_validate_refuses_chains_that_an_algorithm_cannot_have_without_reading_data(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 import hansa
 from hansa.cli import main
-from hansa.cli.console import live, show_catalogue, show_comparison
+from hansa.cli.catalogue import show_catalogue
+from hansa.cli.console import show_comparison
+from hansa.cli.live import live
 from hansa.data.dataset import Dataset
 from hansa.errors import HansaError
 from hansa.io.store import DiskStore, checkpoint_of

@@ -15,6 +15,7 @@ from hansa.plan.files import plan_from_table, write_plan
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
 from hansa.plan.shorthand import WORDS, phases_from
+from hansa.training.wrappers import training_of
 
 DATA = {
     "source": "digits",
@@ -35,19 +36,19 @@ def plan(phases: Any, **more: Any) -> Plan:
 
 def test_the_papers_example() -> None:
     found = plan("OLL(Fed3R + FedAvg(φ)) + FP(ψ)")
-    fed3r, fedavg, personal = found.phases
-    assert [phase.name for phase in phases_of(found)] == ["Fed3R", "FedAvg(features)", "oll", "FP(head)"]
+    fed3r, _, fedavg, personal = found.phases
+    assert [phase.name for phase in phases_of(found)] == ["Fed3R", "calibrate", "FedAvg(features)", "oll", "FP(head)"]
     assert (fed3r.oll, fedavg.oll, personal.oll) == (False, True, False)
-    assert fedavg.algorithm.local.train == "features" and personal.algorithm.local.train == "head"
+    assert fedavg.algorithm.inner.local.train == "features" and personal.algorithm.local.train == "head"
     assert (personal.rounds, personal.algorithm.local.epochs) == (25, 1)  # so every epoch is a point of a curve
-    assert [phase.temperature for phase in phases_of(found)] == [0.1] * 4
+    assert [phase.temperature for phase in phases_of(found)] == [0.1, 1.0, 1.0, 1.0, 1.0]
 
 
 def test_oll_encloses_what_comes_before_it_only() -> None:
     names = [phase.name for phase in phases_of(plan("FedAvg-30 + OLL(FedSim(features)-5) + FP".replace(")-5", ")")))]
     assert names == ["FedAvg(all)", "FedSim(features)", "oll", "FP(all)"]
     nested = phases_of(plan("OLL(OLL(Fed3R) + FP(head))"))
-    assert [phase.name for phase in nested] == ["Fed3R", "oll", "FP(head)", "oll-2"]
+    assert [phase.name for phase in nested] == ["Fed3R", "oll", "calibrate", "FP(head)", "oll-2"]
 
 
 def test_rounds_follow_a_dash() -> None:
@@ -63,7 +64,7 @@ def test_random_features_lift_the_model() -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_every_word_gives_phases_that_are_valid(word: str) -> None:
     found = plan(f"OLL({word}) + FP-2")
-    assert phases_of(found)[-2].name == "oll"
+    assert "oll" in [phase.name for phase in phases_of(found)]
     assert plan_from_table(json.loads(json.dumps(_table(found))), "again", Path()) == found
 
 
@@ -98,17 +99,23 @@ def test_expanded_phases_can_be_changed(tmp_path: Path) -> None:
     found = hansa.read_plan(path, ["phases.1.rounds=7", "phases.1.algorithm.local.lr=0.5"])
     assert (found.phases[1].rounds, found.phases[1].algorithm.local.lr) == (7, 0.5)
     replaced = hansa.read_plan(path, ["phases=FedNCM + FP(head)", "phases.1.rounds=3"])
-    assert [phase.rounds for phase in replaced.phases] == [1, 3]
+    assert [phase.rounds for phase in replaced.phases] == [1, 1, 3]  # a calibration comes between
 
 
 # ----------------------------------------------------------------------------------------------------------- rates
 
 
+def papers(phases: Any) -> Plan:
+    """A plan with the paper's rates in every phase."""
+    tables = phases_from(phases) if isinstance(phases, str) else phases
+    return plan([{**table, "rates": "paper"} for table in tables])
+
+
 def rates(phases: Any) -> list[float]:
-    return [phase.algorithm.local.lr for phase in plan(phases).phases if hasattr(phase.algorithm, "local")]
+    return [phase.algorithm.local.lr for phase in papers(phases).phases if hasattr(phase.algorithm, "local")]
 
 
-def test_default_rates_are_a_tenth_after_fed3r_and_after_oll() -> None:
+def test_the_papers_rates_are_a_tenth_after_fed3r_and_after_oll() -> None:
     assert rates("FedAvg + FP") == [0.1, 0.1]
     assert rates("Fed3R + FedAvg + FP") == [0.01, 0.01]
     assert rates("OLL(FedAvg) + FP") == [0.1, 0.01]
@@ -119,24 +126,26 @@ def test_default_rates_are_a_tenth_after_fed3r_and_after_oll() -> None:
 def test_a_rate_that_is_given_is_kept_and_the_resolved_plan_shows_all() -> None:
     given = [{"algorithm": "fed3r", "oll": True}, {"algorithm": {"name": "local", "local": {"lr": 0.3}}}]
     assert rates(given) == [0.3]
-    assert "lr = 0.001" in write_plan(plan("OLL(Fed3R) + FP"))
+    assert "lr = 0.001" in write_plan(papers("OLL(Fed3R) + FP"))
     wrapped = [{"algorithm": "fed3r"}, {"algorithm": {"name": "personal", "inner": {"name": "fedprox"}}}]
-    assert plan(wrapped).phases[1].algorithm.inner.local.lr == pytest.approx(0.01)
+    assert papers(wrapped).phases[1].algorithm.inner.local.lr == pytest.approx(0.01)
 
 
-def resolved(found: Plan) -> list[tuple[str, float, float | None]]:
-    """Name, temperature and rate of every phase as it is run."""
-    return [(type(p.algorithm).__name__, p.temperature, _rate(p.algorithm)) for p in phases_of(found)]
+def resolved(found: Plan) -> list[tuple[str, float, str, float | None]]:
+    """Name, temperature, origin of rates and rate of every phase as it is run."""
+    return [(type(p.algorithm).__name__, p.temperature, p.rates, _rate(p.algorithm)) for p in phases_of(found)]
 
 
 def _rate(algorithm: Any) -> float | None:
-    return algorithm.local.lr if hasattr(algorithm, "local") else None
+    training = training_of(algorithm)
+    return training.lr if training else None
 
 
 CHAINS = {
     "OLL(Fed3R) + FedAvg + FP": [{"algorithm": "fed3r", "oll": True}, {"algorithm": "fedavg"}, {"algorithm": "local"}],
     "Fed3R + Calibrate + FedAvg": [{"algorithm": "fed3r"}, {"algorithm": "calibrate"}, {"algorithm": "fedavg"}],
     "FedNCM + FedAvg + FP": [{"algorithm": "fedncm"}, {"algorithm": "fedavg"}, {"algorithm": "local"}],
+    "LDA + FedCOF + FedAvg": [{"algorithm": "lda"}, {"algorithm": "fedcof"}, {"algorithm": "fedavg"}],
     "FedAvg + Fed3R + FP": [{"algorithm": "fedavg"}, {"algorithm": "fed3r"}, {"algorithm": "local"}],
 }
 
@@ -162,11 +171,11 @@ def test_a_run_that_continues_one_that_continues_another_knows_all_that_came_bef
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.toml").write_text(write_plan(plan(tables, **more)))
     (last,) = resolved(plan([{"algorithm": "local"}], start={"run": str(tmp_path / "b")}))
-    assert last == ("Local", 0.1, 0.001)
+    assert last == ("Local", 1.0, "statistics", 0.1)
 
 
 def test_a_temperature_that_is_given_is_kept_and_a_written_plan_stays_as_it_is() -> None:
-    tables = [{"algorithm": "fed3r", "temperature": 1.0}, {"algorithm": "fedavg"}]
+    tables = [{"algorithm": "fed3r", "temperature": 1.0}, {"algorithm": "fedavg", "rates": "paper"}]
     found = plan(tables)
     assert [phase.temperature for phase in found.phases] == [1.0, 0.1]
     assert plan_from_table(_table(found), "again", Path()) == found

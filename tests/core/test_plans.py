@@ -125,7 +125,7 @@ def test_a_piece_of_your_own_needs_no_registration(tmp_path: Path, monkeypatch: 
     )
     monkeypatch.syspath_prepend(tmp_path)
     read = plan(GOOD, tmp_path, "phases.1.algorithm={name='my_pieces:Mine', extra=2}", trust=True)
-    assert read.phases[1].algorithm.extra == 2.0
+    assert read.phases[2].algorithm.inner.extra == 2.0  # after a calibration, under a guard
     assert plan(write_plan(read), tmp_path, trust=True) == read
 
 

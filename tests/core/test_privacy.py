@@ -250,6 +250,8 @@ PRIVATE = {
     [
         {"algorithm": "calibrate"},
         {"algorithm": "fedncm"},
+        {"algorithm": "fedcof"},
+        {"algorithm": "lda"},
         {"algorithm": {"name": "fed3r-select", "ridges": [1.0]}},
         {"algorithm": "fed3r-ft"},
         {"algorithm": "fedavg"},

@@ -32,6 +32,8 @@ CHANGED: dict[str, Any] = {
     "samples": 17,
     "round": 19,
     "rounds": 23,
+    "pace": 0.5,
+    "rates": (0.125, 0.75),
     "place": 29,
     "cohort": 31,
     "visits": 37,

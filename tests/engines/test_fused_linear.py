@@ -58,7 +58,7 @@ def test_by_hand() -> None:
     layers = FusedLinear(nn.Module(), {})
     layers.weights = {"w": torch.zeros(1, 2)}
     layers.seen = [("w", torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0], [-1.0]]))] * 2
-    layers.step(0.5)
+    layers.step({"w": 0.5}.__getitem__)
     assert layers.weights["w"].tolist() == [[2.0, 2.0]] and layers.seen == []
 
 

@@ -23,6 +23,7 @@ from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedavg_ft import FedAvgFT
 from hansa.algorithms.fedbn import FedBN
+from hansa.algorithms.fedcof import FedCOF
 from hansa.algorithms.feddbe import FedDBE
 from hansa.algorithms.feddyn import FedDyn
 from hansa.algorithms.fedgh import FedGH
@@ -39,8 +40,10 @@ from hansa.algorithms.flic import Alignment, Flic
 from hansa.algorithms.flic_class import FlicClass
 from hansa.algorithms.flic_hl import FlicHL
 from hansa.algorithms.flic_s3 import FlicS3
+from hansa.algorithms.guarded import Guarded
 from hansa.algorithms.hetfedrep import HetFedRep
 from hansa.algorithms.l2gd import L2GD
+from hansa.algorithms.lda import LDA
 from hansa.algorithms.lg_fedavg import LGFedAvg
 from hansa.algorithms.local import Local
 from hansa.algorithms.mime import Mime
@@ -109,12 +112,15 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedavg/own-columns": FedAvg(LOCAL, SGD(momentum=0.5)),
     "fed3r": Fed3R(),
     "fed3r/full": Fed3R(upload="full", normalize="gamma", intercept=True),
+    "fed3r/factor": Fed3R(ridge="gcv", upload="factor"),
     "fed3r/private": Fed3R(privacy=GaussianMechanism(5.0, noise="simulated"), keep_sums=True),
     "fed3r/released": Fed3R(privacy=GaussianMechanism(5.0, client_norm=2.0, noise="simulated")),
     "fed3r/local": Fed3R(privacy=GaussianMechanism(5.0, noise="simulated"), trust="local"),
     "fed3r-select": Fed3RSelect(held_out=0.5),
     "fed3r-ft": Fed3RFT(FedAvg(LOCAL)),
     "fedncm": FedNCM(),
+    "lda": LDA(),
+    "fedcof": FedCOF(least=2),
     "describe": Describe(local=LOCAL),
     "describe/conf": Describe("conf", LOCAL),
     "describe/task2vec": Describe("task2vec", LOCAL, FrozenModule("law_examples:small_probe"), 4),
@@ -136,6 +142,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "mimelite": MimeLite(LOCAL, 0.5),
     "wima": Wima(FedAvg(LOCAL), window=2),
     "wima/scaffold": Wima(Scaffold(LOCAL), window=4, block=2),
+    "guarded": Guarded(FedAvg(LOCAL), patience=1),
+    "guarded/scaffold": Guarded(Scaffold(LOCAL, SGD(momentum=0.5))),
     "robust": Robust(FedAvg(LOCAL)),
     "robust/trimmed": Robust(Personal(FedAvg(LOCAL)), TrimmedMean(0.25)),
     "robust/krum": Robust(FedAvg(LOCAL, Adam()), Krum(byzantine=0, selected=2)),

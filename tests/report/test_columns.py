@@ -6,9 +6,10 @@ import pytest
 from test_metric_pieces import Margin
 
 from hansa.io.registry import CATALOGUE
-from hansa.metrics.pieces import Accuracy, Confusion, F1PerClass
+from hansa.metrics.facts import CATALOGUED, HEADLINES
+from hansa.metrics.pieces import Metric
 from hansa.metrics.suite import default_suite, evaluate_outputs, fold, rows_of
-from hansa.results.columns import OTHERS, PARTS, PLACES, Column, catalogue, column, facts_of, ordered
+from hansa.results.columns import OTHERS, PARTS, PLACES, Column, column, facts_of, ordered
 from hansa.results.reader import headline
 
 
@@ -37,7 +38,7 @@ def test_names_read_well(name: str, title: str, short: str) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("metric", [facts.name for facts in catalogue()])
+@pytest.mark.parametrize("metric", [facts.name for facts in CATALOGUED])
 def test_every_name_of_a_run_is_taken_apart_as_it_was_put_together(place: str, metric: str) -> None:
     for part in PARTS if place.startswith("client") else [""]:
         found = column(f"{place}{metric}{'_' if part else ''}{part}")
@@ -65,11 +66,12 @@ def _pieces(real: bool):
 
 
 def test_the_catalogue_is_the_only_list_of_metrics() -> None:
-    tables = {piece().name.replace("_", "-") for piece in (Confusion, F1PerClass)}
-    assert [facts.name.replace("_", "-") for facts in catalogue()] == [
-        name for name in CATALOGUE["metric"] if name not in tables
-    ]
-    assert facts_of(Accuracy()) == catalogue()[0] and not {facts.name for facts in OTHERS} & set(CATALOGUE["metric"])
+    from hansa.io.registry import find
+
+    pieces = [find("metric", name)() for name in CATALOGUE["metric"]]
+    assert tuple(facts_of(piece) for piece in pieces if isinstance(piece, Metric)) == CATALOGUED
+    assert tuple(facts_of(default_suite(real).headline) for real in (False, True)) == HEADLINES
+    assert not {facts.name for facts in OTHERS} & set(CATALOGUE["metric"])
 
 
 def test_a_metric_of_ones_own_has_its_title_and_comes_last() -> None:

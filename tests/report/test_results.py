@@ -6,11 +6,13 @@ import json
 import shutil
 from dataclasses import FrozenInstanceError
 
+import numpy as np
 import pytest
 from run_folders import FED3R, FINETUNE, REAL, write_run
 
 from hansa.errors import HansaError
 from hansa.results.reader import Run, comparison, curve, headline, labels, phases, points, total
+from hansa.results.spread import repetitions
 
 
 def test_a_finished_run_reads_back(three):
@@ -58,6 +60,21 @@ def test_the_console_shows_errors_in_their_unit(tmp_path, capsys):
     assert f"30 → {row.metrics['test_rmse']:.3g}" in shown
     show_comparison([Run.open(folder), Run.open(write_run(tmp_path / "other"))])
     assert "RMSE / accuracy" in " ".join(capsys.readouterr().out.split())
+
+
+def test_seeds_of_one_plan_share_a_row(tmp_path, capsys):
+    from hansa.cli.console import show_comparison
+
+    runs = [Run.open(write_run(tmp_path / str(seed), seed=seed)) for seed in range(3)]
+    runs += [Run.open(write_run(tmp_path / "again", seed=0)), Run.open(write_run(tmp_path / "b", name="b", seed=1))]
+    assert [[run.path.name for run in group] for group in repetitions(runs)] == [["0", "1", "2"], ["again"], ["b"]]
+    values = np.array([phases(run)[0].metrics["test_accuracy"] for run in runs[:3]]) * 100
+    show_comparison(runs[:3])
+    shown = capsys.readouterr().out
+    assert "3 seeds" in shown and f"{values.mean():.1f} ± {values.std(ddof=1):.1f} %" in shown
+    stopped = json.loads((tmp_path / "2" / "summary.json").read_text()) | {"status": "interrupted"}
+    (tmp_path / "2" / "summary.json").write_text(json.dumps(stopped))
+    assert [len(group) for group in repetitions([Run.open(tmp_path / str(seed)) for seed in range(3)])] == [2, 1]
 
 
 def test_the_headline_says_which_metric_and_which_round(three):

@@ -27,32 +27,38 @@ class Calibrate(AddsUp):
     A closed form such as Fed3R says which class is likeliest, not how sure it is: with unit columns the logits follow
     the scale of the features.  A fixed temperature (the paper's 0.1) suits one backbone; here every client sends its
     loss at 61 temperatures from 0.001 to 1000, they add up, and the head takes the best one in.  No prediction changes,
-    and later phases train at temperature 1 with the usual rates.
+    and later phases train at temperature 1.
+
+    Beside the losses travel `tr A_k = Σ_i ‖z_i‖²` and n_k, by which later phases know rates that fit these features
+    and this head (`rates`): whatever the split, they are the same.
     """
 
-    uplink: ClassVar[Mapping[str, Role]] = {"losses": Role.SUM}
+    uplink: ClassVar[Mapping[str, Role]] = {"losses": Role.SUM, "lengths": Role.SUM}
 
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """Return the same shape for everyone."""
-        return {"losses": torch.empty(len(GRID), dtype=torch.float64, device="meta")}
+        sizes = {"losses": len(GRID), "lengths": 2}
+        return {key: torch.empty(size, dtype=torch.float64, device="meta") for key, size in sizes.items()}
 
     def server_init(self, task: Task) -> Tree:
-        """Start without losses."""
+        """Start without losses and lengths."""
         head_width(task.params())  # refuses a head that is not linear
-        return {"losses": torch.zeros(len(GRID), dtype=torch.float64)}
+        return {key: torch.zeros(size, dtype=torch.float64) for key, size in (("losses", len(GRID)), ("lengths", 2))}
 
     def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
-        """Return the loss at every temperature, summed over some samples."""
-        params, losses = task.params(), torch.zeros(len(GRID), dtype=torch.float64)
+        """Return the loss at every temperature and the features' squared lengths, summed over some samples."""
+        params, losses, squares = task.params(), torch.zeros(len(GRID), dtype=torch.float64), 0.0
         for first in range(0, len(data), BLOCK):
             with torch.no_grad():
-                logits = task.forward(params, data.x[first : first + BLOCK])
-            losses += _losses(logits, data.y[first : first + BLOCK])
-        return {"losses": losses}
+                z = task.features(params, data.x[first : first + BLOCK])
+                losses += _losses(task.head(params, z), data.y[first : first + BLOCK])
+            squares += float(z.double().square().sum())
+        return {"losses": losses, "lengths": torch.tensor([squares, len(data)], dtype=torch.float64)}
 
     def operations(self, task: Task, samples: int) -> float:
-        """Count one forward pass, and the softmax at every temperature."""
-        return samples * (task.features_flops + task.head_flops + 4.0 * len(GRID) * task.num_classes)
+        """Count one forward pass, the softmax at every temperature, and the lengths."""
+        each = 4.0 * len(GRID) * task.num_classes + 2.0 * head_width(task.params())
+        return samples * (task.features_flops + task.head_flops + each)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Add the sums."""
@@ -65,6 +71,20 @@ class Calibrate(AddsUp):
         params, losses = task.params(), server["losses"]
         best = float(GRID[losses.argmin()]) if bool(losses.any()) else 1.0
         return params | {key: leaf / best for key, leaf in params.items() if key.startswith("head.")}
+
+    def rates(self, task: Task, server: Tree) -> tuple[float, ...]:
+        """Return the largest rate of the head, `n/tr A`, and a factor on the features', `(1/3)/mean_c‖W^c − W̄‖²`.
+
+        At the first a step on a sample moves its logits by no more than its error, however long z is.  By the second
+        features move as far as under a head that was just initialised, whose columns have squared length 1/3; a head
+        of shorter columns is no reason to go faster.
+        """
+        squares, samples = server.get("lengths", torch.zeros(2)).tolist()
+        if not squares:
+            return ()
+        head = self.model(task, server)["head.weight"].double()
+        length = float((head - head.mean(0)).square().sum(1).mean())
+        return samples / squares, min(1.0, 1 / (3 * length)) if length else 1.0
 
 
 def _losses(logits: Tensor, y: Tensor) -> Tensor:

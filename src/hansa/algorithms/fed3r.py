@@ -4,47 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
+from hansa.algorithms.ridge_sums import SumsRidge
 from hansa.algorithms.statistics import (
     RELEASE,
     Precision,
+    Ridge,
     Upload,
+    check_ridge,
+    chosen_ridge,
     collect,
-    collecting_flops,
-    decode,
     empty,
     encode,
     from_tree,
     head_width,
     regress,
     regression_from_tree,
+    ridge_exhibits,
     to_tree,
-    upload_shape,
     with_head,
 )
 from hansa.channels.accounting import Release, Trust
 from hansa.channels.noise import source
 from hansa.errors import HansaError, require
-from hansa.payload import Role, Update
+from hansa.metrics.exhibits import Exhibit
+from hansa.payload import Update
 from hansa.ridge import GaussianMechanism, Normalize, RegressionStatistics, RidgeStatistics, project_positive
 from hansa.ridge.plausible import implausible
 from hansa.ridge.regression import blank as regression_blank
 from hansa.task import ClientData, Task
-from hansa.training.visits import AddsUp
 from hansa.tree import Tree, add, nest, pick
 
 
 @dataclass(frozen=True)
-class Fed3R(AddsUp):
+class Fed3R(SumsRidge):
     """A ridge classifier from statistics that add up, so one visit a client gives exactly the centralised solution.
 
     Client k uploads `A_k = Z_kᵀZ_k`, `b_k = Z_kᵀY_k` and class counts (eqs. 7, 8) for `Z_k = φ(X_k)`; packed, that is
-    the upper triangle and the columns of the classes it holds.  The server solves `W = (A + λI)⁻¹ b` (eq. 6) and
-    divides every column by its norm (`column`; the workshop version weighs by `Γ^α`, `gamma`).  Sums are float64
-    always; `products` is what features are multiplied in, `wire` what travels.  On random features this is Fed3R-RF.
+    the upper triangle and the columns of the classes it holds; as a `factor`, as many rows as it has samples, which is
+    less where these are fewer than features, and as exact.  The server solves `W = (A + λI)⁻¹ b` (eq. 6) and divides
+    every column by its norm (`column`; the workshop version weighs by `Γ^α`, `gamma`).  λ is a number, or chosen from
+    the sums by generalised cross-validation (`gcv`).  Sums are float64 always; `products` is what features are
+    multiplied in, `wire` what travels.  On random features this is Fed3R-RF.  AFL (He et al. 2025), which sums
+    `A_k + γI` over K clients and takes Kγ off again, is the same classifier.
 
     Real targets Y take the place of one-hot labels: `b_k = Z_kᵀY_k`, with sums of z, y and y² beside it, so that the
     intercept, which is not penalised, is exact too; they travel in float64 and nothing is normalised.
@@ -55,7 +59,7 @@ class Fed3R(AddsUp):
     and no more; with `keep_sums` also the sums themselves, so that a client can be forgotten, which is another release.
     """
 
-    ridge: float = 0.01
+    ridge: Ridge = 0.01
     normalize: Normalize = "column"
     alpha: float = 0.8
     intercept: bool | None = None  # None: for real targets, and not for classes
@@ -66,11 +70,12 @@ class Fed3R(AddsUp):
     trust: Trust = "central"
     keep_sums: bool = False  # the exact sums stay beside a central release
 
-    uplink: ClassVar[Mapping[str, Role]] = {"ridge": Role.SUM}
-
     def __post_init__(self) -> None:
-        why = "without it the system may have no unique solution"
-        require(self.ridge > 0, f"The 'ridge' (λ) of Fed3R must be a number > 0, {why}. Got {self.ridge}.")
+        check_ridge(self.ridge, "Fed3R")
+        says = "The sums of Fed3R with privacy are noised"
+        noised = self.privacy is not None
+        require(not noised or self.ridge != "gcv", f"{says}, and cross-validation would fit the noise: give a number.")
+        require(not noised or self.upload != "factor", f"{says} or limited, and have no factor: use upload = 'packed'.")
         needed = not self.keep_sums or self._central
         require(needed, "The 'keep_sums' of Fed3R is for central privacy: without noise at the server sums are kept.")
 
@@ -88,11 +93,12 @@ class Fed3R(AddsUp):
         """Return shapes that depend on the classes a client holds."""
         if task.real:
             return regression_blank(head_width(task.params()), task.outputs, torch.float64)
-        width, dtype = head_width(task.params()), getattr(torch, self.wire)
-        return upload_shape(width, task.num_classes, len(torch.unique(data.y)), dtype, self.upload)
+        return super().upload_shape(task, data)
 
     def server_init(self, task: Task) -> Tree:
         """Return empty statistics: λ enters once, when solving."""
+        factored = task.real and self.upload == "factor"
+        require(not factored, "The upload 'factor' of Fed3R is for classes, and the targets are real numbers.")
         if self.privacy is None:
             return empty(task)
         require(not task.real, "The privacy of Fed3R is for classes, and the targets are real numbers.")
@@ -107,7 +113,7 @@ class Fed3R(AddsUp):
         if task.real:
             return to_tree(regress(task, task.params(), data))
         clip = None if self.privacy is None else self.privacy.clip
-        statistics = collect(task, task.params(), data, self.products, clip)
+        statistics = collect(task, task.params(), data, self.multiplied_in, clip)
         return to_tree(statistics if self.privacy is None else self.privacy.limit(statistics))
 
     def client_step(
@@ -122,27 +128,23 @@ class Fed3R(AddsUp):
             state = nest(RELEASE, encode(noisy, self.wire, self.upload))
         return Update(self.decode(task, pick(RELEASE, state))), state
 
-    def operations(self, task: Task, samples: int) -> float:
-        """Count φ and the products of A."""
-        return collecting_flops(task, head_width(task.params()), samples)
-
     def encode(self, sums: Tree) -> Tree:
-        """Return the upper triangle, columns of the classes present, their numbers and counts; or everything."""
+        """Return the sums as `upload` says; of real targets the upper triangle and the rest."""
         if "ridge.counts" not in sums:
             return regression_from_tree(sums).pack()
-        return encode(from_tree(sums), self.wire, self.upload)
+        return super().encode(sums)
 
     def decode(self, task: Task, wire: Tree) -> Tree:
         """Return full matrices in float64."""
         if task.real:
             return to_tree(RegressionStatistics.unpack(wire, task.outputs))
-        return to_tree(decode(wire, task.num_classes, self.upload))
+        return super().decode(task, wire)
 
     def check(self, task: Task, up: Update) -> str:
         """Return why no client can have these statistics; what a client noised or limited itself cannot be told."""
         if self.privacy is not None and (self.trust == "local" or self.privacy.client_norm is not None):
             return ""
-        return implausible((regression_from_tree if task.real else from_tree)(up.sums), up.weight)
+        return implausible(regression_from_tree(up.sums), up.weight) if task.real else super().check(task, up)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Add the sums; with central privacy noised, by noise of its own for every round.
@@ -150,7 +152,7 @@ class Fed3R(AddsUp):
         A client is in one round only, so the rounds of a sweep are together as private as each of them.
         """
         if not self._central:
-            return add(server, cohort.sums)
+            return super().server_step(task, server, cohort)
         noisy = self._noised(task, from_tree(cohort.sums), task.round)
         sums = add(pick(RELEASE, server), noisy.leaves() | {"number": torch.tensor(0)})
         kept = add(pick("ridge", server), pick("ridge", cohort.sums)) if self.keep_sums else {}
@@ -179,19 +181,39 @@ class Fed3R(AddsUp):
         if self._central and not self.keep_sums:
             says = "Only the noised sums of this run were kept, and no client can be taken out of them exactly"
             raise HansaError(f"{says}: run again without it, or with keep_sums = true.")
-        left = from_tree(server) - from_tree(gone.sums)
         if not self._central:
-            return to_tree(left)
+            return super().forget(task, server, gone)
+        left = from_tree(server) - from_tree(gone.sums)
         number = server[f"{RELEASE}.number"] + 1
         again = self._noised(task, left, f"forget {int(number)}")
         return to_tree(left) | to_tree(again, RELEASE) | {f"{RELEASE}.number": number}
 
+    def _solvable(self, task: Task, server: Tree) -> RidgeStatistics | RegressionStatistics:
+        """Return the sums that weights are solved from: of a private phase those released, made positive."""
+        if task.real:
+            return regression_from_tree(server)
+        statistics = from_tree(server, RELEASE) if self._central else from_tree(server)
+        return statistics if self.privacy is None else project_positive(statistics)
+
+    def _lambda(self, task: Task, statistics: RidgeStatistics | RegressionStatistics) -> float:
+        """Return λ, given or chosen."""
+        return chosen_ridge(self.ridge, statistics, self._shifts(task))
+
+    def _shifts(self, task: Task) -> bool:
+        """Tell whether there is an intercept."""
+        return task.real if self.intercept is None else self.intercept
+
     def model(self, task: Task, server: Tree) -> Tree:
         """Return the classifier, or the regression, in place of the head."""
-        if task.real:
-            solved = regression_from_tree(server).solve(self.ridge, intercept=self.intercept is not False)
-            return with_head(task.params(), solved)
-        statistics = from_tree(server, RELEASE) if self._central else from_tree(server)
-        statistics = statistics if self.privacy is None else project_positive(statistics)
-        weights = statistics.solve(self.ridge, self.normalize, self.alpha, intercept=bool(self.intercept))
+        statistics = self._solvable(task, server)
+        lam, intercept = self._lambda(task, statistics), self._shifts(task)
+        if isinstance(statistics, RegressionStatistics):
+            return with_head(task.params(), statistics.solve(lam, intercept=intercept))
+        weights = statistics.solve(lam, self.normalize, self.alpha, intercept=intercept)
         return with_head(task.params(), weights)
+
+    def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
+        """Show λ where it was chosen."""
+        if self.ridge != "gcv":
+            return ()
+        return ridge_exhibits(self._lambda(task, self._solvable(task, server)))

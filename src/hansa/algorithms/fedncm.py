@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hansa.algorithms.statistics import Precision, blocks, head_width, with_head
+from hansa.algorithms.statistics import NEVER, Precision, class_sums, head_width, with_head
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
@@ -46,11 +46,8 @@ class FedNCM(AddsUp):
 
     def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
         """Return the class sums and counts of some samples."""
-        sums = self.server_init(task)
-        for z, y in blocks(task, task.params(), data, self.products):
-            sums["moment"].index_add_(1, y, z.T.double())
-            sums["counts"] += torch.bincount(y, minlength=task.num_classes)
-        return sums
+        moment, counts = class_sums(task, data, self.products)
+        return {"moment": moment, "counts": counts}
 
     def operations(self, task: Task, samples: int) -> float:
         """Count φ and an addition for every feature."""
@@ -89,5 +86,5 @@ class FedNCM(AddsUp):
         if self.distance == "cosine":
             directions: Tensor = means / means.norm(dim=0).clamp(min=1e-12)
             return directions
-        offsets = torch.where(seen, -means.square().sum(0) / 2, torch.full_like(counts, -1e30))
+        offsets = torch.where(seen, -means.square().sum(0) / 2, NEVER)
         return torch.cat([means, offsets[None]])

@@ -85,14 +85,17 @@ class L2GD(Wrapper):
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
         """Move towards the mean, then down the client's own slope."""
         averaging, descending = down["steps"].tolist()
-        mixing = self.mixing * self.local.rate(task) / self.local.lr  # a schedule changes both kinds of steps alike
-        mean, share = pick("model", down), 1 - (1 - mixing) ** averaging
-        before = pick("own", state)
-        own = before | {key: torch.lerp(before[key], leaf, share) for key, leaf in mean.items()}
+        mean, before = pick("model", down), pick("own", state)
+        near = {key: 1 - (1 - self._mixing(task, key)) ** averaging for key in mean}
+        own = before | {key: torch.lerp(before[key], leaf, near[key]) for key, leaf in mean.items()}
         trained = yield Turn(replace(self.local, steps=descending), task, task.params() | own)
         own, weight = self.local.moving(trained.params), weight_of(self.weights, data)
         step = displacement({key: own[key] for key in mean}, mean, weight)
         return Update(nest("model", step), weight, flops=trained.flops), nest("own", own)
+
+    def _mixing(self, task: Task, key: str) -> float:
+        """Return ω of a leaf: what changes its rate changes both kinds of steps alike."""
+        return self.mixing * self.local.rate(task, key) / self.local.lr
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Return the mean of the models visited, and the next round's coins."""

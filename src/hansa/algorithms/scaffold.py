@@ -81,7 +81,8 @@ class Scaffold(Wrapper):
     def _by_steps(self, turn: Turn, trained: Trained, control: Tree, own: Tree) -> Tree:
         """Return `c_k − c + (x − y)/(K·η)`."""
         back = subtract({key: turn.start[key] for key in own}, {key: trained.params[key] for key in own})
-        return add(subtract(own, control), scale(back, 1 / (trained.steps * self.local.rate(turn.task))))
+        steps = {key: leaf * (1 / (trained.steps * self.local.rate(turn.task, key))) for key, leaf in back.items()}
+        return add(subtract(own, control), steps)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
         """Take FedAvg's step, and move the control by its change over the whole population."""

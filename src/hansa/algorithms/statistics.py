@@ -9,14 +9,17 @@ import torch
 from torch import Tensor
 
 from hansa.errors import require
-from hansa.ridge import RegressionStatistics, RidgeStatistics, clip_features
+from hansa.metrics.exhibits import Exhibit
+from hansa.ridge import RegressionStatistics, RidgeStatistics, clip_features, factor, gcv
 from hansa.ridge.wire import blank
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, is_finite, nest, pick
 
 Precision = Literal["float32", "float64"]
-Upload = Literal["packed", "full"]
+Ridge = float | Literal["gcv"]  # λ, or how it is chosen
+Upload = Literal["packed", "factor", "full"]
 BLOCK = 2048  # samples whose features are held at once
+NEVER = -1e12  # the offset of a class that nobody has; not lower, so that its weight decay is far from overflow
 RELEASE = "release"  # the group of what noise was added to, in a server's state or a client's
 
 
@@ -69,35 +72,71 @@ def collect(
     return statistics
 
 
+def class_sums(task: Task, data: ClientData, products: Precision) -> tuple[Tensor, Tensor]:
+    """Return the sum of a client's features (d × C) and the number of its samples, class by class, in float64."""
+    moment = torch.zeros(head_width(task.params()), task.num_classes, dtype=torch.float64)
+    counts = torch.zeros(task.num_classes, dtype=torch.float64)
+    for z, y in blocks(task, task.params(), data, products):
+        moment.index_add_(1, y, z.T.double())
+        counts += torch.bincount(y, minlength=task.num_classes)
+    return moment, counts
+
+
 def collecting_flops(task: Task, width: int, samples: int) -> float:
     """Count φ once a sample, a multiply-add for every entry of A's upper triangle, an addition for every entry of z."""
     return samples * (task.features_flops + width * (width + 1) + width)
 
 
 def encode(statistics: RidgeStatistics, wire: Precision, upload: Upload) -> Tree:
-    """Encode as `packed` (J): upper triangle and the classes present; or `full` (W): all of A, b and the counts."""
+    """Encode as `packed` (J): upper triangle and the classes present; as `full` (W): all of A, b and the counts.
+
+    As a `factor`: R (r × d) with A = RᵀR and M with b = RᵀM, where r is the number of samples, at most d.
+    """
     dtype = getattr(torch, wire)
-    if upload == "packed":
-        return statistics.pack(dtype)
+    if upload != "full":
+        return statistics.pack(dtype) if upload == "packed" else statistics.pack_factor(dtype)
     full = {"gram": statistics.gram, "moment": statistics.moment, "counts": statistics.counts}
     return {key: leaf.to(dtype) for key, leaf in full.items()}
 
 
-def upload_shape(width: int, classes: int, present: int, dtype: torch.dtype, upload: Upload) -> Tree:
-    """Return the shapes and types of what `encode` gives."""
-    if upload == "packed":
-        return blank(width, present, dtype)
+def upload_shape(task: Task, data: ClientData, dtype: torch.dtype, upload: Upload) -> Tree:
+    """Return the shapes and types of what `encode` gives, which depend on the classes and the samples of a client."""
+    width, present, classes = head_width(task.params()), len(torch.unique(data.y)), task.num_classes
+    if upload != "full":
+        packed = upload == "packed"
+        return blank(width, present, dtype) if packed else factor.blank(width, len(data), present, dtype)
     shapes = {"gram": (width, width), "moment": (width, classes), "counts": (classes,)}
     return {key: torch.empty(shape, dtype=dtype, device="meta") for key, shape in shapes.items()}
 
 
 def decode(wire: Tree, num_classes: int, upload: Upload) -> RidgeStatistics:
     """Invert `encode`; refuse what is misshapen or not finite."""
-    if upload == "packed":
-        return RidgeStatistics.unpack(wire, num_classes)
+    if upload != "full":
+        unpack = RidgeStatistics.unpack if upload == "packed" else RidgeStatistics.unpack_factor
+        return unpack(wire, num_classes)
     finite = all(is_finite(leaf) for leaf in wire.values())
     require(finite, "Ridge statistics must be finite numbers. Got NaN or infinity.")
     return RidgeStatistics(wire["gram"].double(), wire["moment"].double(), wire["counts"].double())
+
+
+def check_ridge(ridge: Ridge, name: str) -> None:
+    """Refuse a λ that gives no solution."""
+    why = "without it the system may have no unique solution"
+    good = ridge == "gcv" or (not isinstance(ridge, str) and ridge > 0)
+    require(good, f"The 'ridge' (λ) of {name} must be a number > 0, {why}, or 'gcv'. Got {ridge!r}.")
+
+
+def chosen_ridge(ridge: Ridge, statistics: RidgeStatistics | RegressionStatistics, intercept: bool) -> float:
+    """Return λ: the number given, or the choice of generalised cross-validation; without samples any λ gives zeros."""
+    if not isinstance(ridge, str):
+        return ridge
+    return gcv(statistics, intercept=intercept).lam if statistics.n > 1 else 1.0
+
+
+def ridge_exhibits(lam: float) -> tuple[Exhibit, ...]:
+    """Show the λ that was chosen."""
+    note = "Chosen by generalised cross-validation from the sums at the server: no hold-out, no upload."
+    return (Exhibit("ridge λ", "curve", {"λ": [lam]}, note),)
 
 
 def head_width(params: Tree) -> int:

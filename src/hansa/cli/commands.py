@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from hansa import __version__
 from hansa.cli.text import printable
-from hansa.errors import HansaError, did_you_mean
+from hansa.errors import HansaError, did_you_mean, require
 
 app = typer.Typer(
-    help="Federated learning when clients differ.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,14 +44,31 @@ TrustOwnCode = Annotated[
 ]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"hansa {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def hansa(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Federated learning when clients differ."""
+
+
 @app.command("ls")
 def list_pieces(
     kind: Annotated[str | None, typer.Argument(help="Only this kind: plan, source, partition, model …")] = None,
+    name: Annotated[str | None, typer.Argument(help="Only this one of the kind, with its settings.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List the plans and pieces that a plan can name."""
-    from hansa.cli.console import show_catalogue
+    """List the plans and pieces that a plan can name, or the settings of one of them."""
+    from hansa.cli.catalogue import show_catalogue
 
-    show_catalogue(kind)
+    show_catalogue(kind, name, as_json)
 
 
 @app.command("new")
@@ -61,16 +78,18 @@ def new_plan(
 ) -> None:
     """Write a plan of your own to start from."""
     from hansa.io.files import write_whole
-    from hansa.plan.files import shipped
+    from hansa.io.names import bad_name
+    from hansa.plan.files import named, shipped
 
     known = shipped()
     if like not in known:
         raise HansaError(f"There is no shipped plan '{like}'.{did_you_mean(like, known)}")
+    require(not (why := bad_name(path.stem)), f"A plan is named after its file, and {why}.")
     if path.exists():
         raise HansaError(f"'{path}' is there already; choose another name.")
     if not path.resolve().parent.is_dir():
         raise HansaError(f"'{path}' cannot be written: there is no folder '{path.parent}'.")
-    write_whole(path, known[like].replace(f"hansa run {like}", f"hansa run {path}", 1))
+    write_whole(path, named(known[like], path.stem).replace(f"hansa run {like}", f"hansa run {path}", 1))
     print(f"Wrote {path}. Next: hansa validate {path}")
 
 
@@ -108,7 +127,7 @@ def run(
     from dataclasses import replace
 
     from hansa import api
-    from hansa.cli.console import live
+    from hansa.cli.live import live
     from hansa.plan.files import read_plan
 
     read = read_plan(plan, changes or (), trust=trust)
@@ -117,6 +136,31 @@ def run(
     with live(read, path) as (watch, progress):
         done = api.run(read, out=path, watchers=[watch], progress=progress, trust=trust)
     _finish(done, as_json)
+
+
+@app.command("sweep")
+def sweep_settings(
+    plan: PlanName,
+    over: Annotated[
+        list[str], typer.Option(metavar="KEY=a,b,c", help="A setting and the values to try; several make a grid.")
+    ],
+    changes: Changes = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the plan's own on.")] = 1,
+    halving: Annotated[
+        bool, typer.Option("--halving", help="Few rounds for all first, more for the best third.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time.  [default: one per core]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of all runs.  [default: runs/NAME-sweep]")] = None,
+    as_json: AsJson = False,
+    trust: TrustOwnCode = False,
+) -> None:
+    """Run a plan with several settings, choose by validation samples, and test the chosen ones once.
+
+    The same command goes on with a sweep that was stopped.
+    """
+    from hansa.cli.sweeping import run_sweep
+
+    run_sweep(plan, changes or [], over, out, seeds=seeds, halving=halving, jobs=jobs, as_json=as_json, trust=trust)
 
 
 @app.command()
@@ -130,7 +174,7 @@ def resume(
 ) -> None:
     """Continue a run that was interrupted or killed; the result is the same, bit for bit."""
     from hansa import api
-    from hansa.cli.console import live
+    from hansa.cli.live import live
     from hansa.plan.files import read_plan
     from hansa.results.reader import Run
 
@@ -279,12 +323,12 @@ def compare(
 
 def _run_or_plan(name: str, seed: int | None, out: Path, trust: bool) -> Path:
     """Return a run folder as it is; run a plan first, in a folder of its own under `out`."""
-    from hansa import api
-    from hansa.cli.console import live
-    from hansa.plan.files import read_plan
-
     if Path(name).is_dir():
         return Path(name)
+    from hansa import api  # only now: a comparison of folders alone is quick
+    from hansa.cli.live import live
+    from hansa.plan.files import read_plan
+
     plan = read_plan(name, [] if seed is None else [f"seed={seed}"], trust=trust)
     path = out / api.new_folder(plan).name
     with live(plan, path) as (watch, progress):

@@ -1,47 +1,24 @@
-"""The console output: the run folder first, a live bar with the headline metric and cost, and tables."""
+"""The console output: text as it is, and the table that compares runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+import io
+import sys
+from collections.abc import Sequence
+from statistics import fmean
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from hansa.cli.text import printable
-from hansa.errors import HansaError, did_you_mean
-from hansa.io.registry import CATALOGUE, find
-from hansa.plan.files import shipped
-from hansa.plan.phases import phases_of
-from hansa.plan.schema import Plan
-from hansa.results.columns import column
 from hansa.results.privacy import privacy_text
-from hansa.results.reader import Row, Run, comparison, headline
-from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text
-from hansa.running.loop import Record
+from hansa.results.reader import Row, Run, is_number, labels, phases
+from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text, spread_text
+from hansa.results.spread import Spread, repetitions
 
-Watch = Callable[[Record], None]
-Extraction = Callable[[int, int], None]
-
-
-@contextmanager
-def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction]]:
-    """Print the run folder, then show a bar (on stderr) while the run goes on."""
-    console = Console(stderr=True)
-    console.print(plain(f"Run folder: {path}"), soft_wrap=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
-        yield _round_watcher(bar, plan), _extraction_watcher(bar)
+PIPED = 10_000  # characters in a line that nobody's screen cuts
 
 
 def plain(text: str, style: str = "") -> Text:
@@ -49,41 +26,20 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def _round_watcher(bar: Progress, plan: Plan) -> Watch:
-    bars: dict[int, TaskID] = {}
-    sent, note = 0, ""
-
-    def watch(record: Record) -> None:
-        nonlocal sent, note
-        phase = record["phase"]
-        if phase not in bars:
-            bars[phase] = bar.add_task(printable(record["phase_name"]), total=phases_of(plan)[phase].rounds, note="")
-        sent += record["bytes_up"] + record["bytes_down"]
-        note = _headline(record) if record["metrics"] else note
-        bar.update(bars[phase], completed=record["round"], note=f"{note}  {bytes_text(sent)}")
-
-    return watch
+def show(what: Table | Text, *, wrap: bool = True) -> None:
+    """Print a result: as wide as the terminal, or where there is none, with full names and no blanks after them."""
+    if sys.stdout.isatty():
+        Console().print(what, soft_wrap=not wrap)
+        return
+    console = Console(width=PIPED, file=io.StringIO())
+    with console.capture() as shown:
+        console.print(what)
+    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
 
 
-def _headline(record: Record) -> str:
-    """Return the one number of an evaluation, with its metric's name where that is not the expected accuracy."""
-    found = headline(record["metrics"])
-    if found is None:
-        return "diverged"
-    shown = column(found[0])
-    text = metric_text(shown, found[1])
-    return text if shown.facts.percent else f"{shown.facts.title} {text}"
-
-
-def _extraction_watcher(bar: Progress) -> Extraction:
-    bars: list[TaskID] = []
-
-    def watch(done: int, total: int) -> None:
-        if not bars:
-            bars.append(bar.add_task("features", total=total, note="samples"))
-        bar.update(bars[0], completed=done)
-
-    return watch
+def bare_table() -> Table:
+    """Return a table with a rule below its titles and no other lines."""
+    return Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
 
 
 def show_summary(run: Run) -> None:
@@ -92,22 +48,47 @@ def show_summary(run: Run) -> None:
 
 
 def show_comparison(runs: Sequence[Run]) -> None:
-    """Show runs and their phases in one table; metrics are those before a phase and of what it deploys in the end."""
-    rows = comparison(runs)
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    """Show runs and their phases in one table; metrics are those before a phase and of what it deploys in the end.
+
+    Runs of one plan that differ in their seed share a row: metrics are mean ± standard deviation, costs are means.
+    """
+    groups = repetitions(runs)
+    rows = [one for label, group in zip(_labels(groups), groups, strict=True) for one in _rows(label, group)]
+    table = bare_table()
     for title in ("run", "phase"):
         table.add_column(title)
-    for title in (_metric_titles(rows), "rounds", "up", "down", "FLOPs", "seconds"):
+    metrics = _metric_titles([row for _, same in rows for row in same])
+    for title in (metrics, "rounds", "up", "down", "FLOPs", "seconds"):
         table.add_column(plain(title), justify="right", no_wrap=True)
-    for row in rows:
-        flops = flops_text(row.flops).removesuffix("FLOP")  # the column's title says so, and 80 characters are few
-        costs = (bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops, seconds_text(row.seconds))
-        table.add_row(*map(plain, (row.run, row.title, _change(row), str(row.rounds), *costs)))
-    Console().print(table)
-    for run in runs:
-        if line := privacy_text(run.summary.get("privacy")):
-            told = f"{run.name}: {line}" if len(runs) > 1 else line
-            Console().print(told, highlight=False, markup=False, soft_wrap=True)
+    for label, same in rows:
+        table.add_row(*map(plain, (label, same[0].title, _change(same), str(same[0].rounds), *_costs(same))))
+    show(table)
+    for line in dict.fromkeys(_privacy(run, alone=len(runs) == 1) for run in runs):
+        if line:
+            show(plain(line), wrap=False)
+
+
+def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Name every group by its first run, and say how many seeds it has where these are several."""
+    named = zip(labels([group[0] for group in groups]), groups, strict=True)
+    return [f"{label}, {len(group)} seeds" if len(group) > 1 else label for label, group in named]
+
+
+def _rows(label: str, group: Sequence[Run]) -> list[tuple[str, tuple[Row, ...]]]:
+    """Return a group's phases, each with a row per run."""
+    return [(label, same) for same in zip(*map(phases, group), strict=True)]
+
+
+def _costs(same: Sequence[Row]) -> tuple[str, ...]:
+    # The column's title says FLOP, and 80 characters are few.
+    flops = flops_text(fmean(row.flops for row in same)).removesuffix("FLOP")
+    sent = (bytes_text(fmean(row.bytes_up for row in same)), bytes_text(fmean(row.bytes_down for row in same)))
+    return (*sent, flops, seconds_text(fmean(row.seconds for row in same)))
+
+
+def _privacy(run: Run, alone: bool) -> str:
+    line = privacy_text(run.summary.get("privacy"))
+    return line if alone or not line else f"{run.name}: {line}"
 
 
 def _metric_titles(rows: Sequence[Row]) -> str:
@@ -116,36 +97,18 @@ def _metric_titles(rows: Sequence[Row]) -> str:
     return " / ".join(found) or "metric"
 
 
-def _change(row: Row) -> str:
+def _change(same: Sequence[Row]) -> str:
     """Return the headline before and after a phase, where the same test sets evaluated both."""
-    found = row.headline
+    found = next((row.headline for row in same if row.headline), None)
     if found is None:
-        return "diverged" if row.metrics else "–"
-    before, after = row.before.get(found.column.name), metric_text(found.column, found.value)
-    after = f"{after}, loss exploded" if row.exploded else after
-    return after if before is None else f"{metric_text(found.column, before).removesuffix(' %')} → {after}"
+        return "diverged" if any(row.metrics for row in same) else "–"
+    shown = found.column
+    before, after = ([one[shown.name] for one in told if is_number(one.get(shown.name))] for told in _told(same))
+    text = spread_text(shown, Spread.of(after))
+    text = f"{text}, {len(same) - len(after)} diverged" if len(after) < len(same) else text
+    text = f"{text}, loss exploded" if any(row.exploded for row in same) else text
+    return f"{metric_text(shown, fmean(before)).removesuffix(' %')} → {text}" if len(before) == len(same) else text
 
 
-def show_catalogue(kind: str | None) -> None:
-    """Show plans and pieces with their one-line descriptions."""
-    kinds = ("plan", *CATALOGUE)
-    if kind is not None and kind not in kinds:
-        raise HansaError(f"There is no kind '{kind}' to list.{did_you_mean(kind, kinds)}")
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for shown in kinds if kind is None else (kind,):
-        table.add_row(plain(shown, "bold"), "", "")
-        entries = _plans() if shown == "plan" else _pieces(shown)
-        for name, text in entries:
-            table.add_row("", plain(name), plain(text))
-    Console().print(table)
-
-
-def _plans() -> Iterator[tuple[str, str]]:
-    for name, text in shipped().items():
-        lines = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
-        yield name, lines[1] if len(lines) > 1 else ""
-
-
-def _pieces(kind: str) -> Iterator[tuple[str, str]]:
-    for name in CATALOGUE[kind]:
-        yield name, (find(kind, name).__doc__ or "").partition("\n")[0]
+def _told(same: Sequence[Row]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    return [dict(row.before) for row in same], [dict(row.metrics) for row in same]

@@ -6,12 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from hansa.cli.console import plain
+from hansa.cli.console import bare_table, plain, show
 from hansa.deploy.adapt import adapt
 from hansa.deploy.model import DeployedModel, load_model
 from hansa.deploy.predict import Predictions, predict_file
@@ -51,12 +48,12 @@ def _told(model: DeployedModel, found: Predictions) -> dict[str, object]:
 
 
 def _show(found: Predictions) -> None:
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = bare_table()
     for title, value in found.rows[0].told().items():
         table.add_column(plain(title), justify="right" if isinstance(value, float) else "left")
     for row in found.rows:
         table.add_row(*[_cell(title, value) for title, value in row.told().items()])
-    Console().print(table)
+    show(table)
 
 
 def _cell(title: str, value: object) -> Text:

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from hansa.cli.console import plain
+from hansa.cli.console import plain, show
 from hansa.cli.text import printable
 from hansa.data.federation import build_federation
 from hansa.data.heterogeneity import distribution
@@ -43,7 +42,7 @@ def _show(summary: dict[str, float]) -> None:
     table = Table(show_header=False)
     for name, value in summary.items():
         table.add_row(plain(name.replace("_", " ")), f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
-    Console().print(table)
+    show(table)
 
 
 def _show_columns(missing: Mapping[str, Mapping[str, float]]) -> None:
@@ -57,4 +56,4 @@ def _show_columns(missing: Mapping[str, Mapping[str, float]]) -> None:
         held = [own[column] for own in missing.values() if column in own]
         cells = [missing_text(missing[client].get(column)) for client in few]
         table.add_row(plain(column), *cells, f"{len(held)} of {len(missing)}")
-    Console().print(table)
+    show(table)

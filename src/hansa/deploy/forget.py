@@ -15,17 +15,18 @@ import torch
 
 from hansa.contract import Algorithm
 from hansa.data.heterogeneity import distribution
+from hansa.deploy.model import check_client
 from hansa.deploy.publish import FORGETTING, announce, publish
 from hansa.deploy.remains import traces, visits_of, without_row
 from hansa.deploy.restored import audit_of, last_phase, remaining
 from hansa.engines.serial import Serial
 from hansa.engines.session import perform
-from hansa.errors import HansaError, did_you_mean, require
+from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import Store, fingerprint
 from hansa.io.trust import Trust, TrustLike
-from hansa.payload import Update
+from hansa.payload import Update, set_apart
 from hansa.plan.assemble import Data, assemble
 from hansa.plan.files import read_plan
 from hansa.results.reader import Run
@@ -82,8 +83,8 @@ def _forget(run: Run, store: Store, client: str, upload: Path | None, data: Data
     last = last_phase(run, store, trust)
     _check(run, last, client)
     part, source = _part(store, last.index, client, upload)
+    last.server = last.algorithm.forget(last.task, last.server, _update(last, client, part))
     remains = traces(run, last, client, trust)
-    last.server = last.algorithm.forget(last.task, last.server, Update(last.algorithm.decode(last.task, part)))
     _remove(run, last, client)
     difference = _difference(last)
     off = difference is not None and difference > TOLERANCE
@@ -106,12 +107,11 @@ def _forget(run: Run, store: Store, client: str, upload: Path | None, data: Data
 def _check(run: Run, last: PhaseRun, client: str) -> None:
     """Refuse what cannot be forgotten: by the algorithm, by who it is, or by what the run continues."""
     algorithm, names = last.algorithm, run.data["clients"]
-    if all(type(one).forget in (Algorithm.forget, Wrapper.forget) for one in layers(algorithm)):
-        algorithm.forget(last.task, last.server, Update({}))  # says why not
     left = any(one["client"] == client for one in audit_of(last.store))
     require(not left, f"Client '{client}' has been forgotten already.")
-    known = client in names
-    require(known, f"The run in '{run.path}' has no client '{client}'.{did_you_mean(client, names) if names else ''}")
+    check_client(run, client)
+    if all(type(one).forget in (Algorithm.forget, Wrapper.forget) for one in layers(algorithm)):
+        algorithm.forget(last.task, last.server, Update({}))  # says why not
     visited = visits_of(run, last.store, last.index, client)
     says = f"Phase '{last.phase.name}' of the run in '{run.path}'"
     require(visited > 0, f"{says} never visited client '{client}', so there is nothing to forget.")
@@ -147,6 +147,11 @@ def _part(store: Store, index: int, client: str, upload: Path | None) -> tuple[T
     return sent, "sent again by the client, fingerprint verified"
 
 
+def _update(last: PhaseRun, client: str, part: Tree) -> Update:
+    """Return an upload as the server took it in; EACH leaves are the client's own."""
+    return set_apart(last.algorithm.uplink, client, Update(last.algorithm.decode(last.task, part)))
+
+
 def _remove(run: Run, last: PhaseRun, client: str) -> None:
     """Remove whatever single rows of the store are a client's, and close the gap that it leaves in the others."""
     store, place = last.store, run.data["clients"].index(client)
@@ -172,7 +177,7 @@ def _difference(last: PhaseRun) -> float | None:
     fresh = last.algorithm.server_init(last.task)
     for client in others:
         kept = last.store.get(f"{last.index}/upload", client) or {}
-        fresh = last.algorithm.server_step(last.task, fresh, Update(last.algorithm.decode(last.task, kept)))
+        fresh = last.algorithm.server_step(last.task, fresh, _update(last, client, kept))
     groups = last.algorithm.uplink  # a server may have more, such as a release with noise
     sums = {key: leaf for key, leaf in last.server.items() if key.partition(".")[0] in groups}
     return max(float((fresh[key] - leaf).norm() / leaf.norm().clamp_min(1e-300)) for key, leaf in sums.items())
@@ -212,9 +217,8 @@ def _same_data(run: Run, store: Store, data: Data, trust: Trust) -> Experiment:
 def recreate_upload(path: str | Path, client: str, out: str | Path, *, trust: TrustLike = False) -> Path:
     """Compute a client's upload in a run's last phase anew from its data, as a file it can send again."""
     run = Run.open(path)
+    check_client(run, client)
     experiment = assemble(read_plan(run.path / "plan.toml", trust=trust), trust=trust).experiment
-    there = client in experiment.federation.clients and client not in run.summary.get("forgotten", ())
-    require(there, f"The run in '{path}' has no client '{client}'.")
     with closing(RunFolder(run.path).open_store()) as store:
         last = restore(experiment, store, len(experiment.phases) - 1)
         last.server = last.algorithm.server_init(last.task)

@@ -262,7 +262,7 @@ def _from_run(run: Run, client: str | None, data: Data, trust: Trust) -> Deploye
     if client is None:
         with opened_store(run) as store:
             return _deployed(run, plan, last_phase(run, store, trust))
-    _check_client(run, client)
+    check_client(run, client)
     experiment = remaining(assemble(plan, data, trust=trust).experiment, run.summary.get("forgotten", ()))
     RunFolder(run.path).write_data(experiment)  # refuses data that has changed
     with opened_store(run) as store:
@@ -279,7 +279,8 @@ def opened_store(run: Run) -> Iterator[DiskStore]:
         store.close()
 
 
-def _check_client(run: Run, client: str) -> None:
+def check_client(run: Run, client: str) -> None:
+    """Refuse a name that no client of a run has."""
     names = run.recorded("clients")
     hint = did_you_mean(client, names)
     hint = hint if "?" in hint or len(names) <= FEW else f" It has {len(names)}, from '{names[0]}' to '{names[-1]}'."

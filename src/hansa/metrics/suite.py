@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hansa.errors import require
+from hansa.metrics.facts import BEST, TABLE, WORST
 from hansa.metrics.pieces import (
     MAE,
     R2,
@@ -32,7 +33,6 @@ from hansa.metrics.pieces import (
 from hansa.tree import Tree
 
 BLOCK = 2048  # samples evaluated at once
-WORST, BEST = (10, 20, 40), (10,)  # shares of the clients, in per cent, whose mean is told
 CLASS_ACCURACIES = ("local_class_accuracy", "outside_class_accuracy")
 RESERVED = (
     "client",
@@ -43,9 +43,7 @@ RESERVED = (
     *CLASS_ACCURACIES,
 )  # names of columns beside the metrics
 SUMMED = ("class_hits", "class_totals")  # leaves of rows that are sums over clients, beside every additive table
-CHAIN = "chain_"  # what the names of metrics of forgetting along chains begin with
 OBSERVED = "observed."  # what the names of columns begin with that clients tell for exhibits
-TABLE = "table."  # what the names of additive tables among rows begin with
 Forward = Callable[[Tensor], Tensor]
 
 

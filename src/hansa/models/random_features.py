@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -52,10 +53,21 @@ class RandomFeaturesModel:
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Build the inner model's features, the map, and a new head."""
-        base = self.inner.build(input_shape, outputs).get_submodule("features")
-        with torch.no_grad():
-            inputs = base.eval()(torch.zeros((1, *input_shape))).flatten(1).shape[1]
-        features = nn.Sequential()
-        features.add_module("base", base)
-        features.add_module("lift", Lift(inputs, self.dimension, self.sigma, self.seed))
-        return Split(features, nn.Linear(self.dimension, outputs))
+
+        def lift(inputs: int) -> nn.Module:
+            return Lift(inputs, self.dimension, self.sigma, self.seed)
+
+        return on_top(self.inner, input_shape, outputs, lift, self.dimension)
+
+
+def on_top(
+    inner: Model, input_shape: tuple[int, ...], outputs: int, lift: Callable[[int], nn.Module], dimension: int
+) -> nn.Module:
+    """Return a model's features, a map of them to `dimension` others that is made for so many, and a new head."""
+    base = inner.build(input_shape, outputs).get_submodule("features")
+    with torch.no_grad():
+        inputs = base.eval()(torch.zeros((1, *input_shape))).flatten(1).shape[1]
+    features = nn.Sequential()
+    features.add_module("base", base)
+    features.add_module("lift", lift(inputs))
+    return Split(features, nn.Linear(dimension, outputs))

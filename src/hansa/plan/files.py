@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from collections.abc import Iterable
 from importlib import resources
@@ -25,6 +27,11 @@ def shipped() -> dict[str, str]:
     """Return the plans that come with the package: name and text."""
     files = sorted((file for file in SHIPPED.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return {file.name.removesuffix(".toml"): file.read_text(encoding="utf-8") for file in files}
+
+
+def named(text: str, name: str) -> str:
+    """Return a shipped plan's text with another name of the plan."""
+    return re.sub(r"^name = .*$", f"name = {json.dumps(name, ensure_ascii=False)}", text, count=1, flags=re.MULTILINE)
 
 
 def read_plan(source: str | Path, changes: Iterable[str] = (), *, trust: TrustLike = False) -> Plan:

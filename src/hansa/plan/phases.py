@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hansa.algorithms.guarded import Guarded
 from hansa.io.registry import name_of
 from hansa.plan.schema import PhasePlan, Plan
 from hansa.running.experiment import Phase
@@ -14,7 +15,8 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases, with names that tell them apart."""
     phases: list[Phase] = []
     for planned in _with_following(plan.phases):
-        name = name_of("algorithm", planned.algorithm).rpartition(":")[2].lower()
+        named = planned.algorithm.inner if isinstance(planned.algorithm, Guarded) else planned.algorithm
+        name = name_of("algorithm", named).rpartition(":")[2].lower()
         phase = planned.phase(name)
         twins = sum(other.name.partition("-")[0] == phase.name for other in phases)
         phases.append(replace(phase, name=f"{phase.name}-{twins + 1}") if twins and not planned.name else phase)

@@ -1,4 +1,9 @@
-"""Default rates and temperatures after a closed form or OLL, where a plan says nothing else (Fed3R-OLL, Appendix E)."""
+"""Default rates and temperatures after a closed form or OLL, where a plan says nothing else.
+
+After a closed form they follow from statistics (`rates = "statistics"`): a phase `calibrate` scales the head and tells
+which rates fit it, and a guard stands around what trains one model for all.  The values of Fed3R-OLL, Appendix E, which
+its authors found by searches on their own features, are `rates = "paper"`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,17 @@ from typing import Any
 from hansa.algorithms.calibrate import Calibrate
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_select import Fed3RSelect
+from hansa.algorithms.fedcof import FedCOF
+from hansa.algorithms.fedncm import FedNCM
+from hansa.algorithms.guarded import Guarded, unguarded
+from hansa.algorithms.lda import LDA
+from hansa.algorithms.private import Private
 from hansa.contract import Algorithm
 from hansa.io.trust import NOBODY, Trust
 from hansa.plan.schema import PhasePlan, Plan
+from hansa.running.experiment import Rates
 from hansa.training.local import LocalTraining
+from hansa.training.wrappers import layers, training_of
 
 AFTER_FED3R = 0.1
 AFTER_OLL = 0.1
@@ -21,18 +33,20 @@ TEMPERATURE = 0.1
 
 
 def with_default_rates(plan: Plan, tables: object, trust: Trust = NOBODY) -> Plan:
-    """Return the plan with every `lr` and temperature that its `tables` of phases leave out.
+    """Return the plan with every rate and temperature that its `tables` of phases leave out.
 
     They follow from what a phase starts from: the phases before it in the plan, and in the run that it continues.
     """
     tables = tables if isinstance(tables, list) else []
     before = Before.of_run(plan.start.run, trust) if plan.start is not None else Before()
-    phases = []
+    plain = _protected(plan) or getattr(plan.data.source, "target", "") == "real"
+    phases: list[PhasePlan] = []
     for phase, table in zip(plan.phases, tables, strict=True):
-        algorithm = _scaled(phase.algorithm, _entry(table, "algorithm"), before.factor)
-        before = before.then(phase)
-        temperature = before.temperature if phase.temperature is None else phase.temperature
-        phases.append(dataclasses.replace(phase, algorithm=algorithm, temperature=temperature))
+        rates = phase.rates or ("paper" if plain or _by_hand(phase, table) else before.rates)
+        for one in _phases(phase, table, rates, before):
+            before = before.then(one)
+            temperature = before.temperature if one.temperature is None else one.temperature
+            phases.append(dataclasses.replace(one, temperature=temperature))
     return dataclasses.replace(plan, phases=tuple(phases))
 
 
@@ -43,6 +57,7 @@ class Before:
     closed: bool = False  # a closed-form classifier, whose columns have length one
     pruned: bool = False  # only local labels
     calibrated: bool = False  # the classifier's logits have the scale of softmax
+    solved: bool = False  # a closed form of any kind, whose head nothing has trained at another scale since
 
     @classmethod
     def of_run(cls, run: str, trust: Trust) -> Before:
@@ -60,20 +75,59 @@ class Before:
 
     def then(self, phase: PhasePlan) -> Before:
         """Return what is there after one more phase."""
-        solved = isinstance(phase.algorithm, (Fed3R, Fed3RSelect))
+        solved = isinstance(phase.algorithm, CLOSED_FORMS)
+        closed = isinstance(phase.algorithm, UNIT_COLUMNS) if solved else self.closed  # the last head replaces others
         pruned = self.pruned or phase.oll or phase.algorithm.local_labels
         calibrated = not solved and (self.calibrated or isinstance(phase.algorithm, Calibrate))
-        return Before(self.closed or solved, pruned, calibrated)
+        rescaled = training_of(phase.algorithm) is not None and not self.calibrated
+        return Before(closed, pruned, calibrated, solved or (self.solved and not rescaled))
+
+    @property
+    def rates(self) -> Rates:
+        """The default origin of the next phase's rates."""
+        return "statistics" if self.solved else "paper"
 
     @property
     def factor(self) -> float:
-        """The factor on the default learning rate of the next phase."""
+        """The paper's factor on the default learning rate of the next phase."""
         return (AFTER_FED3R if self.closed else 1.0) * (AFTER_OLL if self.pruned else 1.0)
 
     @property
     def temperature(self) -> float:
         """The default temperature: a classifier of unit columns gives small logits."""
         return TEMPERATURE if self.closed and not self.calibrated else 1.0
+
+
+UNIT_COLUMNS = (Fed3R, Fed3RSelect, FedCOF)
+CLOSED_FORMS = (*UNIT_COLUMNS, FedNCM, LDA)  # logits of LDA are log posteriors, which softmax takes as they are
+
+
+def _phases(phase: PhasePlan, table: object, rates: Rates, before: Before) -> list[PhasePlan]:
+    """Return a phase with its rates, and the calibration that must come before it."""
+    if rates == "paper":
+        algorithm = _scaled(phase.algorithm, _entry(table, "algorithm"), before.factor)
+        return [dataclasses.replace(phase, algorithm=algorithm, rates=phase.rates)]
+    guard = rates == "statistics" and not unguarded(phase.algorithm)
+    algorithm = Guarded(phase.algorithm) if guard else phase.algorithm
+    first = [] if before.calibrated else [PhasePlan(Calibrate(), unprotected=phase.unprotected, outside=phase.outside)]
+    return [*first, dataclasses.replace(phase, algorithm=algorithm, rates=rates)]
+
+
+def _by_hand(phase: PhasePlan, table: object) -> bool:
+    """Tell whether a phase has no rates, or gives some, or a temperature, itself."""
+    given = phase.temperature is not None or _gives_rate(_entry(table, "algorithm"))
+    return given or training_of(phase.algorithm) is None
+
+
+def _gives_rate(table: Mapping[str, Any]) -> bool:
+    """Tell whether a table, or one in it, has a learning rate."""
+    return "lr" in table or any(_gives_rate(one) for one in table.values() if isinstance(one, Mapping))
+
+
+def _protected(plan: Plan) -> bool:
+    """Tell whether some phase has privacy, which a calibration and a guard have not."""
+    every = [one for phase in plan.phases for one in layers(phase.algorithm)]
+    return any(isinstance(one, Private) or (isinstance(one, Fed3R) and one.privacy is not None) for one in every)
 
 
 def _scaled(algorithm: Algorithm, table: Mapping[str, Any], factor: float) -> Algorithm:

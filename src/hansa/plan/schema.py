@@ -24,8 +24,9 @@ from hansa.orchestrate.clock import Clock
 from hansa.orchestrate.planner import Orchestration
 from hansa.orchestrate.star import Star, Sweep
 from hansa.results.tracking import Tracking
-from hansa.running.experiment import Phase
+from hansa.running.experiment import Phase, Rates
 from hansa.task import Model
+from hansa.training.wrappers import training_of
 
 FORMAT = 1  # of plan files; a file of a newer format is refused
 MOST_ROUNDS = 10**9  # of a phase: at a millisecond each, eleven days
@@ -55,6 +56,7 @@ class PhasePlan:
     orchestration: Annotated[Orchestration | None, Piece("orchestration")] = None
     evaluate_every: int = 1
     temperature: float | None = None
+    rates: Rates | None = None
     remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
     minimum: float = 0.5
     deadline: float | None = None
@@ -78,12 +80,20 @@ class PhasePlan:
         good = self.deadline is None or self.deadline > 0
         require(good, f"The 'deadline' of a phase must be a number of seconds > 0. Got {self.deadline}.")
 
+        by_statistics = self.rates in ("statistics", "unguarded")
+        trains = training_of(self.algorithm) is not None
+        name = type(self.algorithm).__name__
+        require(trains or not by_statistics, f"The 'rates' of a phase are for what trains, and {name} does not.")
+        folded = not by_statistics or self.temperature in (None, 1.0)
+        says = f"With rates = '{self.rates}' the temperature is in the head"
+        require(folded, f"{says}: leave out 'temperature', or set rates = 'paper'. Got {self.temperature}.")
+
     def phase(self, default_name: str) -> Phase:
         """Return the phase as it is run; closed-form algorithms sweep over all clients unless told otherwise."""
         same = {one.name: getattr(self, one.name) for one in fields(Phase) if hasattr(self, one.name)}
         visited = self.orchestration or (Sweep() if self.algorithm.one_shot else Star())
         given = {"name": self.name or default_name, "orchestration": visited, "temperature": self.temperature or 1.0}
-        return Phase(**{**same, **given})
+        return Phase(**{**same, **given, "rates": self.rates or "paper"})
 
     def following(self) -> PhasePlan | None:
         """Return the phase that `oll` puts after this one."""

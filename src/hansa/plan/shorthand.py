@@ -130,6 +130,8 @@ WORDS: Mapping[str, Word] = {
     "fed3r": _closed_form("fed3r"),
     "fed3r-rf": _closed_form(SCALE, "fed3r"),
     "fedncm": _closed_form("fedncm"),
+    "fedcof": _closed_form("fedcof"),
+    "lda": _closed_form("lda"),
     "calibrate": _closed_form("calibrate"),
     "fedavg": _tuning("fedavg"),
     "fedavgm": _tuning("fedavg", server={"name": "sgd", "momentum": 0.9}),

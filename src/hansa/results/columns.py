@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from hansa.io.registry import CATALOGUE, find
-from hansa.metrics.pieces import Metric
-from hansa.metrics.suite import BEST, CHAIN, WORST, Suite, default_suite
+from hansa.metrics.facts import BEST, CATALOGUED, CHAIN, HEADLINES, WORST, Facts
+
+if TYPE_CHECKING:
+    from hansa.metrics.pieces import Metric
+    from hansa.metrics.suite import Suite
 
 PLACES = {
     "test_": "Test",
@@ -34,21 +36,9 @@ PARTS = {
 }
 
 
+HEADLINE_NAMES = frozenset(facts.name for facts in HEADLINES)
 SHOWN = ("", "weighted", "pooled")  # of every metric
 SHOWN_OF_HEADLINES = ("", "weighted", "mean", "mean_visited", "mean_unvisited", "std", "worst10")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The facts that tables and charts need of a metric.
-
-    A run folder records them, so that reading it imports no code that its plan names.
-    """
-
-    name: str
-    title: str
-    higher: bool = True
-    percent: bool = False
 
 
 # Forgetting along chains: on which samples, and when.
@@ -61,7 +51,7 @@ CHAINS = tuple(
         metric.higher,
         metric.percent,
     )
-    for metric in (default_suite(real).headline for real in (False, True))
+    for metric in HEADLINES
     for samples, what in CHAIN_SAMPLES.items()
     for when, told in CHAIN_TIMES.items()
 )
@@ -83,19 +73,6 @@ def facts_of(metric: Metric) -> Facts:
 def recorded(suite: Suite) -> list[dict[str, Any]]:
     """Return a suite's facts as `summary.json` holds them."""
     return [asdict(facts_of(metric)) for metric in suite.metrics]
-
-
-@cache
-def catalogue() -> tuple[Facts, ...]:
-    """Return the facts of all metrics of the catalogue, in its order."""
-    pieces = (find("metric", name)() for name in CATALOGUE["metric"])
-    return tuple(facts_of(piece) for piece in pieces if isinstance(piece, Metric))
-
-
-@cache
-def headline_names() -> frozenset[str]:
-    """Return the metrics whose spread over clients is told in full."""
-    return frozenset(default_suite(real).headline.name for real in (False, True))
 
 
 @dataclass(frozen=True)
@@ -124,7 +101,7 @@ class Column:
     @property
     def is_headline(self) -> bool:
         """Whether its metric is one whose spread over clients is told in full."""
-        return self.facts.name in headline_names()
+        return self.facts.name in HEADLINE_NAMES
 
     @property
     def compared(self) -> bool:
@@ -144,7 +121,7 @@ def _capital(words: str) -> str:
 
 def column(name: str, known: Sequence[Facts] = ()) -> Column:
     """Take a name in a file apart; `known` are metrics beside those of the catalogue."""
-    every = {facts.name: facts for facts in (*catalogue(), *known, *OTHERS)}
+    every = {facts.name: facts for facts in (*CATALOGUED, *known, *OTHERS)}
     ranks = {found: rank for rank, found in enumerate(every)}
     for place, part in _splits(name):
         middle = name.removeprefix(place).removesuffix(f"_{part}" if part else "")

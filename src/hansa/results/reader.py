@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hansa.errors import HansaError, did_you_mean, require
-from hansa.results.columns import UNDEFINED, Column, Facts, column, facts_from, ordered
+from hansa.metrics.facts import Facts
+from hansa.results.columns import UNDEFINED, Column, column, facts_from, ordered
 from hansa.results.summary import phase_summary
 
 if TYPE_CHECKING:

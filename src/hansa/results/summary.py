@@ -1,17 +1,9 @@
-"""The outcome of a phase: its summary from the records of its rounds, and its clients' rows as tidy columns."""
+"""The outcome of a phase: its summary from the records of its rounds."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
-
-from hansa.metrics.suite import TABLE, is_sum
-from hansa.tree import Tree
 
 Record = Mapping[str, Any]
 COSTS = ("bytes_up", "bytes_down", "flops", "seconds")
@@ -53,23 +45,6 @@ def exploded(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
     return any(after[name] > EXPLODED * max(before[name], 1.0) for name in known)
 
 
-def phase_tables(records: Sequence[Record], stored: Callable[[str], Tree | None]) -> dict[str, Any]:
-    """Return the tables of a phase's known evaluation: of the global test set, and summed over its clients."""
-    phase, told = records[-1]["phase"], phase_summary(records)
-    tables = stored(f"{phase}/tables/{told['evaluated']}") or {}
-    sums = stored(f"{phase}/scores/{told['evaluated']}") or {}
-    tables |= {f"client_{key.removeprefix(TABLE)}": leaf for key, leaf in sums.items() if key.startswith(TABLE)}
-    shown = {name: _plain(leaf.tolist()) for name, leaf in tables.items()}
-    return {"phase": phase, "phase_name": told["name"], "round": told["evaluated"], "tables": shown}
-
-
-def _plain(values: Any) -> Any:
-    """Return nested lists in which what is no number is None."""
-    if isinstance(values, list):
-        return [_plain(value) for value in values]
-    return values if math.isfinite(values) else None
-
-
 def _evaluations(records: Sequence[Record]) -> dict[int, Mapping[str, float]]:
     """Return the metrics by round; round 0 is what the phase began with."""
     before = {0: records[0]["before"]} if records[0].get("before") else {}
@@ -80,61 +55,3 @@ def _deployed(records: Sequence[Record]) -> int | None:
     """Return the round whose model is deployed, where the run chose one by its validation sets."""
     told = [record["deployed"] for record in records if record.get("deployed") is not None]
     return int(told[-1]) if told else None
-
-
-def client_tables(
-    evaluations: Iterable[tuple[Record, Tree]], names: np.ndarray, sizes: np.ndarray
-) -> list[dict[str, Any]]:
-    """Return clients' rows of every evaluation as columns, the same for all: a metric that one lacks is missing."""
-    pairs = list(evaluations)
-    keys = dict.fromkeys(key for _, rows in pairs for key in rows if key not in ("client", "samples"))
-    metrics = [key for key in keys if not is_sum(key) and key != "undefined"]
-    return [_client_table(record, rows, names, sizes, metrics) for record, rows in pairs]
-
-
-def _client_table(record: Record, rows: Tree, names: Any, sizes: Any, metrics: Sequence[str]) -> dict[str, Any]:
-    place = rows["client"].numpy()
-    none = torch.full((len(place),), torch.nan)
-    correct = {"correct": _present((rows.get("accuracy", none) * rows["samples"]).round(), whole=True)}
-    return {
-        "phase": np.full(len(place), record["phase"]),
-        "phase_name": [record["phase_name"]] * len(place),
-        "round": np.full(len(place), record["round"]),
-        "client": names[place],
-        "train_samples": sizes[place],
-        "test_samples": rows["samples"].numpy(),
-        **(correct if "accuracy" in metrics else {}),
-        **{key: _present(rows.get(key, none)) for key in metrics},
-    }
-
-
-def group_tables(chains: Iterable[tuple[Record, Tree]], names: np.ndarray) -> list[dict[str, Any]]:
-    """Return the superclients of every round as columns, the same for all: times are missing where no clock ran."""
-    pairs = list(chains)
-    timed = any("start" in rows for _, rows in pairs)
-    return [_group_table(record, rows, names, timed) for record, rows in pairs]
-
-
-def _group_table(record: Record, rows: Tree, names: np.ndarray, timed: bool) -> dict[str, Any]:
-    """Return who stood where in which chain of a round."""
-    places = {key: rows[key].numpy() for key in ("superclient", "position")}
-    count = len(places["position"])
-    none = torch.full((count,), torch.nan)
-    return {
-        "phase": np.full(count, record["phase"]),
-        "phase_name": [record["phase_name"]] * count,
-        "round": np.full(count, record["round"]),
-        **places,
-        "client": names[rows["client"].numpy()],
-        **({key: _present(rows.get(key, none)) for key in ("start", "end")} if timed else {}),
-    }
-
-
-def _present(values: Tensor, *, whole: bool = False) -> Any:
-    """Return a column in which what is no number is missing."""
-    import pyarrow
-
-    numbers = values.double().numpy()
-    there = np.isfinite(numbers)
-    kept = np.where(there, numbers, 0)
-    return pyarrow.array(kept.astype(np.int64) if whole else kept, mask=~there)

@@ -29,7 +29,8 @@ from hansa.metrics.suite import Suite
 from hansa.results.columns import recorded
 from hansa.results.exhibits import phase_exhibits
 from hansa.results.reader import Run, read_records
-from hansa.results.summary import client_tables, group_tables, phase_summary, phase_tables
+from hansa.results.summary import phase_summary
+from hansa.results.tables import client_tables, group_tables, phase_tables
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import Record
 from hansa.running.phase_run import PhaseRun

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from hansa.errors import require
 from hansa.ridge.additive import AdditiveStatistics
@@ -47,26 +49,43 @@ def select_lambda(statistics: Kind, held_out: Kind, lams: Iterable[float], inter
     return _least({lam: held_out.squared_error(one) / held_out.n for lam, one in zip(lams, weights, strict=True)})
 
 
-def gcv(statistics: AdditiveStatistics, lams: Iterable[float] = GRID, *, intercept: bool = False) -> LambdaChoice:
+def gcv(
+    statistics: AdditiveStatistics, lams: Iterable[float] | None = None, *, intercept: bool = False
+) -> LambdaChoice:
     """Choose the λ with the least generalised cross-validation score, from the training statistics alone.
 
     (RSS/n) / (1 − df/n)² with df = tr A(A + λI)⁻¹, plus 1 for an intercept that is not penalised (Golub, Heath and
-    Wahba 1979): the mean squared error of leaving one sample out, were all samples equally influential.
+    Wahba 1979): the mean squared error of leaving one sample out, were all samples equally influential.  Without `lams`
+    the candidates are the powers of ten that A can tell apart (`powers`), whatever the scale of features.
     """
-    lams, system = _candidates(lams), statistics.system(intercept)
+    system = statistics.system(intercept)
     enough = system.free + 1
     require(system.n >= enough, f"Cross-validation needs at least {enough} sample(s). Got {system.n:g} sample(s).")
-    score = _gcv_score(system, lams)
-    return _least({lam: score(lam) for lam in lams})
+    lams = None if lams is None else _candidates(lams)
+    values, vectors = eigenvalues(system, lams or ())
+    score = _gcv_score(system, values, vectors)
+    return _least({lam: score(lam) for lam in lams or powers(values)})
 
 
-def _gcv_score(system: System, lams: tuple[float, ...]) -> Callable[[float], float]:
-    """Return the score as a function of λ, from one eigendecomposition.
+def powers(values: Tensor) -> tuple[float, ...]:
+    """Return the powers of ten between the rounding of A's eigenvalues (10⁻⁹ of the largest) and ten times the largest.
+
+    They are numbers of their own and not fractions of A's, so that sums in another order give the same λ to the bit.
+    """
+    largest = float(values[-1])
+    if largest <= 0:
+        return (1.0,)  # without features every λ gives zeros
+    first = math.ceil(math.log10(max(1e-9 * largest, -10 * float(values[0]))))
+    last = max(first, math.floor(math.log10(largest)) + 1)
+    return tuple(10.0**power for power in range(first, last + 1))
+
+
+def _gcv_score(system: System, values: Tensor, vectors: Tensor) -> Callable[[float], float]:
+    """Return the score as a function of λ, from one eigendecomposition A = QΛQᵀ.
 
     In A's eigenvectors RSS(λ) is what no weights explain plus Σ λ² c²/(v (v + λ)²), and n − df is n − rank plus
     Σ λ/(v + λ): sums of positive terms, where Σy² − 2 tr(Wᵀb) + tr(WᵀAW) would be a difference of large ones.
     """
-    values, vectors = eigenvalues(system, lams)
     real = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
     v, squares = values[real], (vectors.T @ system.moment)[real].square().sum(1)
     spare = max(system.n - system.free - len(v), 0.0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hansa.errors import require
-from hansa.ridge import wire
+from hansa.ridge import factor, wire
 from hansa.ridge.accumulate import add_class_sums, add_products, block_rows
 from hansa.ridge.additive import AdditiveStatistics, place_of
 from hansa.ridge.choose import GRID, LambdaChoice, select_lambda
@@ -184,6 +184,18 @@ class RidgeStatistics(AdditiveStatistics):
     def unpack(cls, tree: Tree, num_classes: int) -> RidgeStatistics:
         """Invert `pack`; refuse what is misshapen or not finite."""
         return cls(*wire.unpack(tree, num_classes))
+
+    def pack_factor(self, dtype: torch.dtype = torch.float32) -> Tree:
+        """Return a wire form with as many rows as there are samples, at most d: smaller where these are fewer than d.
+
+        For the statistics of samples only; what noise was added to, or a difference, has no such factor.
+        """
+        return factor.pack(self.gram, self.moment, self.counts, dtype)
+
+    @classmethod
+    def unpack_factor(cls, tree: Tree, num_classes: int) -> RidgeStatistics:
+        """Invert `pack_factor`, up to rounding; refuse what is misshapen or not finite."""
+        return cls(*factor.unpack(tree, num_classes))
 
     def nbytes(self, dtype: torch.dtype = torch.float32) -> int:
         """Count the bytes of the wire form's numbers."""

@@ -37,7 +37,7 @@ def check(gram: Tensor, moment: Tensor, counts: Tensor) -> None:
 
 def present(moment: Tensor, counts: Tensor) -> int:
     """Count the classes that have anything to send."""
-    return len(_present(moment, counts))
+    return len(present_classes(moment, counts))
 
 
 def blank(dimension: int, classes: int, dtype: torch.dtype) -> Tree:
@@ -54,7 +54,7 @@ def blank(dimension: int, classes: int, dtype: torch.dtype) -> Tree:
 def pack(gram: Tensor, moment: Tensor, counts: Tensor, dtype: torch.dtype) -> Tree:
     """Turn statistics into wire form."""
     check_dtype(dtype)
-    classes = _present(moment, counts)
+    classes = present_classes(moment, counts)
     tree = {
         "gram": triangle(gram, dtype),
         "moment": moment[:, classes].to(dtype),
@@ -68,13 +68,16 @@ def pack(gram: Tensor, moment: Tensor, counts: Tensor, dtype: torch.dtype) -> Tr
 def unpack(tree: Tree, num_classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Turn wire form into statistics, checked."""
     _check_tree(tree, num_classes)
-    dimension = len(tree["moment"])
-    gram = square(tree["gram"], dimension)
+    return square(tree["gram"], len(tree["moment"])), *spread(tree["moment"], tree, num_classes)
+
+
+def spread(moment: Tensor, tree: Tree, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return b and the counts of all classes, from b's columns of those present and what a wire form says of them."""
     classes = tree["classes"].long()
-    moment, counts = gram.new_zeros(dimension, num_classes), gram.new_zeros(num_classes)
-    moment[:, classes] = tree["moment"].double()
-    counts[classes] = tree["counts"].double()
-    return gram, moment, counts
+    full = moment.new_zeros(len(moment), num_classes, dtype=torch.float64)
+    counts = moment.new_zeros(num_classes, dtype=torch.float64)
+    full[:, classes], counts[classes] = moment.double(), tree["counts"].double()
+    return full, counts
 
 
 def triangle(gram: Tensor, dtype: torch.dtype) -> Tensor:
@@ -146,7 +149,7 @@ def check_finite(tree: Tree) -> None:
         )
 
 
-def _present(moment: Tensor, counts: Tensor) -> Tensor:
+def present_classes(moment: Tensor, counts: Tensor) -> Tensor:
     """Find the classes present; differences of statistics (moving features) may have sums where they have no counts."""
     return ((counts != 0) | (moment != 0).any(0)).nonzero().flatten()
 
@@ -161,9 +164,15 @@ def _check_tree(tree: Tree, num_classes: int) -> None:
     upper = dimension * (dimension + 1) // 2
     expected = {"classes": (classes,), "counts": (classes,), "gram": (upper,), "moment": (dimension, classes)}
     require(shapes == expected, f"Packed ridge statistics are misshapen: expected {expected}. Got {shapes}.")
+    check_numbers(tree, num_classes)
+
+
+def check_numbers(tree: Tree, num_classes: int) -> None:
+    """Refuse a wire form whose leaves are of other types than they should be, not finite, or of unknown classes."""
     types = {key: leaf.dtype for key, leaf in sorted(tree.items())}
-    real = all(leaf.is_floating_point() or key == "classes" for key, leaf in tree.items())
-    good = real and types["classes"] in (torch.int32, torch.int64)
+    whole = {"classes", "pivots"}
+    real = all(leaf.is_floating_point() or key in whole for key, leaf in tree.items())
+    good = real and all(types[key] in (torch.int32, torch.int64) for key in whole & types.keys())
     require(good, f"Packed ridge statistics must be floats, and classes whole numbers. Got {types}.")
     check_finite(tree)
     ids = tree["classes"].long()

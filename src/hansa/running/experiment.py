@@ -17,6 +17,9 @@ from hansa.task import Task
 if TYPE_CHECKING:
     from hansa.running.phase_run import PhaseRun
 
+# Where rates come from: a calibration's statistics, with a guard where one fits, or without; or the plan and the paper.
+Rates = Literal["statistics", "unguarded", "paper"]
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -32,6 +35,7 @@ class Phase:
     rounds: int = 1
     evaluate_every: int = 1
     temperature: float = 1.0
+    rates: Rates = "paper"  # where learning rates come from: see Rates
     remember: Literal["nothing", "fingerprints", "uploads"] = "nothing"
     minimum: float = 0.5  # share of a round's clients without which the run stops
     deadline: float | None = None  # seconds a visit may take

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from hansa.data.federation import has_samples
 from hansa.engines.session import ClientFailed, Lane, PhaseContext, perform, receive
-from hansa.metrics.suite import CHAIN, Suite, evaluate_outputs, finite, outputs
+from hansa.metrics.facts import CHAIN
+from hansa.metrics.suite import Suite, evaluate_outputs, finite, outputs
 from hansa.payload import relay
 from hansa.running.phase_run import PhaseRun
 from hansa.running.round_book import RoundBook

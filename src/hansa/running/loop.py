@@ -13,7 +13,7 @@ from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
 from hansa.metrics.exhibits import packed
-from hansa.metrics.suite import CHAIN
+from hansa.metrics.facts import CHAIN
 from hansa.orchestrate.clock import Timeline
 from hansa.orchestrate.planner import Leg, without
 from hansa.payload import Update, join, relay

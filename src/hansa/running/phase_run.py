@@ -87,6 +87,7 @@ class PhaseRun:
             temperature=1.0 if experiment.task.real else self.phase.temperature,  # real targets have no logits
             local_labels=self.algorithm.local_labels or (previous is not None and previous.task.local_labels),
             rounds=self.phase.rounds,
+            rates=self._rates(),
             samples=experiment.task.samples or sum(self.federation.sizes().values()),
             place=self.place,
             cohort=self.phase.orchestration.scale(len(self.names) or experiment.task.population).visits,
@@ -97,6 +98,20 @@ class PhaseRun:
         self.ledger = Ledger(self.names, store.get(f"{index}/ledger"))
         self.round = 0
         self.timeline = Timeline()
+
+    def _rates(self) -> tuple[float, ...]:
+        """Return the rates that earlier phases found, where this phase asks for them."""
+        if self.phase.rates == "paper":
+            return ()
+        found = self.previous.rates if self.previous else ()
+        says = f"Phase '{self.phase.name}' takes its rates from statistics, and no phase before it has told them"
+        require(bool(found), f"{says}: put a phase 'calibrate' before it, or set rates = \"paper\".")
+        return found
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The latest rates that this phase or an earlier one found."""
+        return self.algorithm.rates(self.task, self.server) or (self.previous.rates if self.previous else ())
 
     def _lines(self) -> list[str]:
         return list(self.store.clients(f"{self.index}/line"))

@@ -44,10 +44,10 @@ class FusedLinear:
 
         return note
 
-    def step(self, lr: float) -> None:
-        """Take the step `W ← W − lr · Gᵀ X` for everything seen since the last one, with autograd off."""
+    def step(self, rate: Callable[[str], float]) -> None:
+        """Take the step `W ← W − rate · Gᵀ X` for everything seen since the last one, with autograd off."""
         for key, x, slope in self.seen:
-            self.weights[key].addmm_(slope.T, x, alpha=-lr)
+            self.weights[key].addmm_(slope.T, x, alpha=-rate(key))
         self.seen.clear()
 
 

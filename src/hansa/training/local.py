@@ -102,9 +102,13 @@ class LocalTraining:
         """Return the leaves that gradients move: without the float buffers, which follow the data by themselves."""
         return {key: leaf for key, leaf in self.moving(params).items() if key not in task.buffers}
 
-    def rate(self, task: Task) -> float:
-        """Return the learning rate of the round at hand."""
-        return self.lr * self.schedule.factor(task.round, task.rounds)
+    def rate(self, task: Task, key: str) -> float:
+        """Return a leaf's learning rate in the round at hand; after a calibration SGD's follow from the statistics."""
+        rate = self.lr
+        if task.rates and self.optimiser == "sgd":  # a step of Adam has the length of its rate, whatever the gradient
+            largest, factor = task.rates
+            rate = min(rate, largest) if key.startswith("head.") else rate * factor
+        return rate * task.pace * self.schedule.factor(task.round, task.rounds)
 
     @property
     def decay(self) -> float:
@@ -307,7 +311,7 @@ class Stepper:
 
     def __init__(self, turn: Turn, weights: Tree, before: Tree, stacked: int | None = None):
         self.training, self.strength = turn.training, turn.correction.strength
-        self.rate = turn.training.rate(turn.task)
+        self.rate = functools.partial(turn.training.rate, turn.task)  # by leaf
         self.dims = 0 if stacked is None else 1
         names = () if turn.measures else optimisers.slots(self.training.optimiser, self.training.momentum)
         self.memory = optimisers.memory(names, weights, before, stacked)
@@ -355,13 +359,13 @@ class Stepper:
         return self.memory[name][rows] if self.dims else self.memory[name]
 
     def _move(self, key: str, weight: Tensor, slope: Tensor, rows: slice) -> None:
-        training = self.training
+        training, rate = self.training, self.rate(key)
         if training.optimiser == "sgd":
             velocity = self._rows(f"velocity.{key}", rows) if training.momentum else None
-            optimisers.sgd(weight, slope, self.rate, training.momentum, velocity)
+            optimisers.sgd(weight, slope, rate, training.momentum, velocity)
             return
         if training.optimiser == "adamw":
-            weight.mul_(1 - self.rate * training.weight_decay)
+            weight.mul_(1 - rate * training.weight_decay)
         first, second, steps = (self._rows(name, rows) for name in (f"first.{key}", f"second.{key}", STEPS))
         steps = steps[0] if self.even and steps.ndim else steps
-        optimisers.adam(weight, slope, self.rate, training.betas, training.epsilon, first, second, steps)
+        optimisers.adam(weight, slope, rate, training.betas, training.epsilon, first, second, steps)

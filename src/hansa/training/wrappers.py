@@ -144,6 +144,10 @@ class Wrapper(Algorithm):
         """Return the wrapped algorithm's descriptions."""
         return self.inner.describes(server)
 
+    def rates(self, task: Task, server: Tree) -> tuple[float, ...]:
+        """Return what the wrapped algorithm knows of rates."""
+        return self.inner.rates(task, server)
+
     def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
         """Return what the wrapped algorithm lets a client tell."""
         return self.inner.observe(task, model, data)

@@ -65,7 +65,8 @@ class SampleSpace:
         pulled = correction.strength if WEIGHT in correction.anchor else 0.0
         corrected = frozenset(correction.anchor), frozenset(correction.shift), pulled, correction.follow
         how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
-        return id(task.module), task.temperature, task.labels is None, corrected, bool(turn.memory), how
+        scales = task.temperature, task.pace
+        return id(task.module), scales, task.labels is None, corrected, bool(turn.memory), how
 
     def most(self, task: Task, device: torch.device) -> int | None:
         """Return no limit: no client has weights of its own."""
@@ -203,7 +204,7 @@ class Heads:
 
     def __init__(self, cohort: Cohort, device: torch.device):
         first = cohort.turns[0]
-        self.training, self.rate = first.training, first.training.rate(first.task)
+        self.training, self.rate = first.training, first.training.rate(first.task, WEIGHT)
         self.cohort, self.sizes, self.device = cohort, cohort.sizes, device
         self.x, self.y = self._features(), cohort.y
         self.temperature, self.biased = first.task.temperature, BIAS in first.start

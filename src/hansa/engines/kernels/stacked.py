@@ -54,7 +54,8 @@ class Stacked:
         corrected = frozenset(correction.anchor), frozenset(correction.shift), correction.strength, correction.follow
         shapes = tuple((key, leaf.shape) for key, leaf in turn.given.items())
         how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
-        return network_of(task), task.temperature, task.labels is None, corrected, shapes, frozenset(turn.memory), how
+        scales = task.temperature, task.pace
+        return network_of(task), scales, task.labels is None, corrected, shapes, frozenset(turn.memory), how
 
     def most(self, task: Task, device: torch.device) -> int | None:
         """Return how many clients to stack at a time."""

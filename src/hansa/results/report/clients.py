@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hansa.results.columns import Column, column, headline_names
+from hansa.results.columns import HEADLINE_NAMES, Column, column
 from hansa.results.reader import Run, is_number, phases
 from hansa.results.report.bars import Bin, bins_of, histogram
 from hansa.results.report.format import metric_text
@@ -97,7 +97,7 @@ def _groups_of(run: Run, table: pyarrow.Table, label: str, colour: int) -> list[
         told = deployed.get(phase)
         shown = told if told is not None and told in rounds else max(rounds)
         here = here.filter(compute.equal(here["round"], shown))
-        for name in sorted(headline_names() & set(here.column_names)):
+        for name in sorted(HEADLINE_NAMES & set(here.column_names)):
             values = sorted(value for value in here[name].to_pylist() if is_number(value))
             metric, title = column(f"client_{name}_mean"), str(here["phase_name"][0])
             found += [Group(label, colour, title, shown, metric, values, phase == numbers[-1])] if values else []

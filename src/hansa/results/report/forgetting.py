@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hansa.metrics.suite import CHAIN
+from hansa.metrics.facts import CHAIN
 from hansa.results.columns import CHAINS, Column, column
 from hansa.results.reader import Point, Run, points
 from hansa.results.report.curves import thin

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from hansa.results.columns import Column
+from hansa.results.spread import Spread
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
@@ -82,6 +83,15 @@ def metric_text(column: Column, value: float) -> str:
     if not math.isfinite(value):
         return "–"
     return percent_text(value) if column.facts.percent else significant(value)
+
+
+def spread_text(column: Column, spread: Spread) -> str:
+    """Write a metric over several seeds: 84.1 ± 0.6 %; over one, its value alone."""
+    if spread.std is None or not math.isfinite(spread.mean):
+        return metric_text(column, spread.mean)
+    if column.facts.percent:
+        return f"{100 * spread.mean:.1f} ± {100 * spread.std:.1f} %"
+    return f"{significant(spread.mean)} ± {significant(spread.std, 2)}"
 
 
 COSTS: Mapping[str, Callable[[float], str]] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hansa.results.columns import DECILES, Column, Facts, column, headline_names, ordered
+from hansa.metrics.facts import Facts
+from hansa.results.columns import DECILES, HEADLINE_NAMES, Column, column, ordered
 from hansa.results.reader import Row, is_number
 from hansa.results.report.format import metric_text, significant
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, polyline
@@ -46,7 +47,7 @@ def _card(title: str, colour: int, row: Row, known: Sequence[Facts]) -> Markup:
 
 def _deciles_of(row: Row) -> list[Column]:
     """Return the nine deciles of the headline over clients, where both evaluations have them."""
-    for name in headline_names():
+    for name in HEADLINE_NAMES:
         nine = [column(f"client_{name}_{decile}") for decile in DECILES]
         if all(is_number(told.get(one.name)) for told in (row.before, row.metrics) for one in nine):
             return nine

@@ -1,0 +1,161 @@
+"""The guard of fine-tuning: what clients report, when the server goes back, and what is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hand_problems import ONE, SAMPLES, TASK, mixed, rng, run_rounds, sent, slope, visit, weight
+
+from hansa.algorithms.ditto import Ditto
+from hansa.algorithms.fed3r import Fed3R
+from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.guarded import WORST, Guarded
+from hansa.algorithms.mime import Mime
+from hansa.algorithms.private import Private
+from hansa.algorithms.robust import Robust
+from hansa.algorithms.scaffold import Scaffold
+from hansa.algorithms.wima import Wima
+from hansa.contract import Algorithm
+from hansa.errors import HansaError
+from hansa.models.dense import MLP
+from hansa.payload import Update
+from hansa.server.optimisers import SGD
+from hansa.task import Task
+from hansa.training.local import LocalTraining
+from hansa.tree import Tree, equal, pick
+
+LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
+SMALL = Task(MLP((4,)), (3,), 2, population=4, samples=SAMPLES)
+EVERYONE = ["c0", "c1", "c2", "c3"]
+
+
+def judged(algorithm: Guarded, server: Tree, gap: float) -> Tree:
+    """A round of one client of weight 2 that moves w by one and reports this loss."""
+    step = torch.tensor([[2.0], [-2.0]])
+    up = Update({"model.head.weight": step, "guard.worse": torch.tensor(2 * gap, dtype=torch.float64)}, 2.0)
+    return algorithm.server_step(TASK, server, up)
+
+
+def test_the_server_by_hand() -> None:
+    """w moves by one a round; a loss that rises above half of the lowest takes it back to where that was."""
+    algorithm = Guarded(FedAvg(), slack=0.5, patience=2)
+    server = algorithm.server_init(TASK)
+    seen = []
+    for gap in (0.0, -1.0, -1.0, 2.0, 5.0, -1.0):
+        server = judged(algorithm, server, gap)
+        pace, score, patience = (float(server[f"guard.{key}"]) for key in ("pace", "score", "patience"))
+        seen.append((weight(server, "inner.model."), weight(algorithm.model(TASK, server)), pace, score, patience))
+    #       sent next, deployed, pace, s, patience
+    by_hand = [
+        (1.0, 0.0, 1.0, 0.0, 2),
+        (2.0, 1.0, 2.0, -0.3, 2),
+        (3.0, 2.0, 2.0, -0.51, 2),
+        (4.0, 2.0, 4.0, 0.243, 2),  # 0.7·(−0.51) + 0.3·2 is above −0.255, but not by 0.5
+        (2.0, 2.0, 1.0, -0.51, 4),  # 0.7·0.243 + 0.3·5 is: back, and its own score again
+        (3.0, 2.0, 1.0, -0.657, 4),
+    ]
+    assert torch.allclose(torch.tensor(seen), torch.tensor(by_hand), atol=1e-6)
+
+
+def test_momentum_begins_anew_when_the_model_goes_back() -> None:
+    algorithm = Guarded(FedAvg(server=SGD(momentum=0.9)))
+    server = algorithm.server_init(TASK)
+    for gap, moving in ((0.0, True), (-1.0, True), (9.0, False)):
+        server = judged(algorithm, server, gap)
+        assert any(leaf.any() for leaf in pick("inner.optimiser", server).values()) == moving
+
+
+def test_the_pace_grows_to_a_limit_and_falls() -> None:
+    algorithm = Guarded(FedAvg(), shrink=8.0, grow=3.0, patience=1, most=7.0)
+    server, paces = algorithm.server_init(TASK), []
+    for gap in (0.0, -1.0, -1.0, 9.0, -1.0, -1.0):
+        server = judged(algorithm, server, gap)
+        paces.append(float(server["guard.pace"]))
+    assert paces == [3.0, 7.0, 7.0, 7 / 8, 7 / 8, 21 / 8]
+
+
+def test_a_client_reports_the_paired_loss_and_trains_at_the_pace_told() -> None:
+    inner = FedAvg(LOCAL)
+    algorithm, clients = Guarded(inner), mixed()
+    server = run_rounds(algorithm, SMALL, clients, [EVERYONE] * 2)[0] | {"guard.pace": torch.tensor(0.25).double()}
+    data = clients["c3"]
+    up, _ = visit(algorithm, SMALL, server, data)
+    now, start = (SMALL.params() | pick("inner.model", server), SMALL.params())
+    losses = [F.cross_entropy(SMALL.forward(params, data.x).double(), data.y) for params in (now, start)]
+    assert float(up.sums["guard.worse"]) == pytest.approx(20 * float(losses[0] - losses[1]), rel=1e-9)
+    slow = FedAvg(replace(LOCAL, lr=0.025))
+    alone, _ = slow.client_step(SMALL, sent(slow, SMALL, pick("inner", server)), {}, data, rng())
+    assert equal(pick("model", up.sums), pick("model", alone.sums)) and up.flops > alone.flops
+
+
+def test_one_step_at_a_quarter_of_the_rate_by_hand() -> None:
+    algorithm = Guarded(FedAvg(LocalTraining(lr=0.4)))
+    server = algorithm.server_init(TASK) | {"guard.pace": torch.tensor(0.25).double()}
+    up, _ = visit(algorithm, TASK, server, ONE)
+    assert weight(up.sums, "model.") == pytest.approx(-0.1 * slope(0.0), rel=1e-6)
+
+
+def test_a_client_whose_training_overflows_stays_where_it_was() -> None:
+    algorithm = Guarded(Scaffold(replace(LOCAL, lr=1e30)))
+    data = mixed()["c0"]
+    up, state = visit(algorithm, SMALL, algorithm.server_init(SMALL), data, {})
+    assert float(up.sums.pop("guard.worse")) == WORST * len(data)
+    assert not any(leaf.any() for leaf in up.sums.values()) and state == {}
+
+
+@pytest.mark.parametrize("make", [FedAvg, Scaffold])
+@pytest.mark.parametrize("lr", [0.1, 30.0])
+def test_what_is_deployed_is_never_worse_than_the_start(make: Callable[..., Algorithm], lr: float) -> None:
+    """With everyone in every round the loss that is judged is the whole training loss."""
+    clients = mixed()
+    algorithm = Guarded(make(replace(LOCAL, lr=lr)))
+    server, _ = run_rounds(algorithm, SMALL, clients, [EVERYONE] * 12)
+
+    def loss(params: Tree) -> float:
+        every = [F.cross_entropy(SMALL.forward(params, data.x), data.y, reduction="sum") for data in clients.values()]
+        return float(sum(every)) / SAMPLES
+
+    assert loss(algorithm.model(SMALL, server)) < loss(SMALL.params())
+    assert (float(server["guard.patience"]) > 3) == (lr > 1)  # it went back where the rate was far too high
+
+
+def test_controls_stay_the_mean_of_the_clients_own_when_the_model_goes_back() -> None:
+    """SCAFFOLD's server control is the weighted mean of the clients', whatever becomes of the model."""
+    clients, algorithm = mixed(), Guarded(Scaffold(replace(LOCAL, lr=3.0)))
+    server, states = run_rounds(algorithm, SMALL, clients, [EVERYONE] * 6)
+    assert float(server["guard.patience"]) > 3
+    for key, leaf in pick("inner.control", server).items():
+        mean = sum(len(clients[name]) * states[name][f"control.{key}"] for name in EVERYONE) / SAMPLES
+        assert torch.allclose(leaf, torch.as_tensor(mean), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Guarded(Fed3R()), "trains one model for all"),
+        (lambda: Guarded(Ditto()), "trains one model for all"),
+        (lambda: Guarded(Mime()), "one exchange"),
+        (lambda: Guarded(Robust(FedAvg())), "trains one model for all"),
+        (lambda: Guarded(Private(FedAvg())), "nothing would protect"),
+        (lambda: Guarded(Guarded()), "a second guard"),
+        (lambda: Guarded(Wima(FedAvg())).server_init(TASK), "keeps none"),
+        (lambda: Guarded(slack=-0.1), "'slack'"),
+        (lambda: Guarded(shrink=1.0), "'shrink'"),
+        (lambda: Guarded(patience=0), "'patience'"),
+    ],
+)
+def test_what_cannot_be_guarded_is_told(make: Callable[[], object], why: str) -> None:
+    with pytest.raises(HansaError, match=why):
+        make()
+
+
+def test_a_loss_that_nobody_can_have_is_refused() -> None:
+    algorithm = Guarded()
+    up, _ = visit(algorithm, TASK, algorithm.server_init(TASK), ONE)
+    assert algorithm.check(TASK, up) == ""
+    wrong = replace(up, sums=up.sums | {"guard.worse": torch.tensor(-1e9).double()})
+    assert "beyond" in algorithm.check(TASK, wrong)
