@@ -151,7 +151,7 @@ def test_what_mixed_sources_cannot_have_is_told_before_they_are_loaded(folder: P
     read_plan(folder / "plan.toml")
     for change, says in (
         ("data.test.kind='global'", r"have no test samples in common"),
-        ("data.features={name='module', path='m:f'}", r"give a frozen network nothing alike to read"),
+        ("data.features={name='efficientnet-lite'}", r"give a frozen network nothing alike to read"),
     ):
         with pytest.raises(HansaError, match=says):
             check_phases(read_plan(folder / "plan.toml", [change], trust=True))
