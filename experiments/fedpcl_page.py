@@ -44,6 +44,8 @@ from fedpcl_runs import (
     found,
 )
 
+from hansa.results.reader import Run
+
 FAIRNESS = {"mean": "mean", "worst10": "worst 10 %", "worst20": "worst 20 %", "worst40": "worst 40 %"}
 FAIRNESS |= {"best10": "best 10 %", "std": "deviation over clients"}
 DOMAINS = {"worst10": "worst client", "best10": "best client", "std": "deviation over clients"}
@@ -80,7 +82,7 @@ def numbers(setting: str, method: str, variant: str = "") -> dict[str, Any] | No
     metrics = [one.summary["phases"][-1]["metrics"] for one in runs]
     told: dict[str, Any] = {name: [one[f"client_accuracy_{name}"] for one in metrics] for name in FAIRNESS}
     told["domains"] = [_last_evaluation(one) for one in runs]
-    told["chosen"] = row.choice(found)
+    told |= {"chosen": row.choice(found), "rounds": row.visits, "environment": _environment(runs)}
     counted = runs[0].rounds if method in CLOSED else runs[0].rounds[-1:]  # closed forms: all that ever travels
     clients = len(told["domains"][0])
     return {**told, **{key: sum(one[key] for one in counted) / clients for key in ("bytes_up", "bytes_down")}}
@@ -97,11 +99,17 @@ def _variant(row: Row) -> str:
     return f"{row.rounds}x{row.epochs}" if row.rounds else ""
 
 
-def _last_evaluation(run: Any) -> dict[str, float]:
+def _last_evaluation(run: Run) -> dict[str, float]:
     """The accuracy of every client in the end."""
     evaluated = run.clients().to_pylist()
     last = max((one["phase"], one["round"]) for one in evaluated)
     return {one["client"]: one["accuracy"] for one in evaluated if (one["phase"], one["round"]) == last}
+
+
+def _environment(runs: Sequence[Run]) -> list[str]:
+    """With what the runs were made."""
+    told = [one.environment for one in runs]
+    return sorted({f"torch {one['torch'].partition('+')[0]} and Python {one['python']}" for one in told})
 
 
 def cell(setting: str, method: str, key: str = "mean") -> str:
@@ -239,9 +247,10 @@ def contribution() -> str:
         for name in every[0] if every else ():
             if name != "class":
                 values = [value for one in every for value in one[name] if value is not None]
-                plain = name.partition("backbone ")[2].rstrip(")")
-                lines.append([setting, plain, f"{np.nanmean(values):.2f} ± {np.nanstd(values):.2f}"])
-    return table(["setting", "backbone", "cosine, mean ± deviation over classes and seeds"], lines)
+                short = name.partition("backbone ")[2].rstrip(")")
+                lines.append([plain(setting), short, f"{np.nanmean(values):.2f} ± {np.nanstd(values):.2f}"])
+    head = ["setting", "backbone", "cosine, mean ± deviation over classes and seeds"]
+    return table(head, lines) if lines else NOTHING
 
 
 def moments() -> str:
@@ -264,10 +273,12 @@ def verdict() -> str:
         error = each.std(ddof=1) / np.sqrt(len(each))
         place = ahead if each.mean() > 2 * error else behind if each.mean() < -2 * error else close
         place.append(setting)
-        lines.append([setting, spread(ours["mean"]), spread(other["mean"]), f"{each.mean():+.1f} ± {error:.1f}"])
+        sent = [f"{one['bytes_up'] * times / 1000:,.0f}" for one, times in ((ours, ours["rounds"]), (other, 1))]
+        versus = f"{each.mean():+.1f} ± {error:.1f}"
+        lines.append([plain(setting), spread(ours["mean"]), spread(other["mean"]), versus, *sent])
     counts = f"FedPCL is ahead of OLL(Fed3R) in {len(ahead)} settings of {len(lines)}, behind in {len(behind)}"
-    told = f"{counts}, and within two standard errors in {len(close)}."
-    return f"{told}\n\n{table(['setting', 'FedPCL', 'OLL(Fed3R)', 'difference'], lines)}"
+    head = ["setting", "FedPCL", "OLL(Fed3R)", "difference", "FedPCL: kB up in all", "Fed3R: kB up in all"]
+    return f"{counts}, and within two standard errors in {len(close)}.\n\n{table(head, lines)}" if lines else NOTHING
 
 
 def weak_backbones() -> str:
@@ -278,7 +289,7 @@ def weak_backbones() -> str:
 
 TEXT = """# Prototypes in place of weights
 
-{made}
+{made} Runs were made with {environment}.
 
 {notes}
 
@@ -390,6 +401,8 @@ def write() -> None:
     titles = {name: plain(name) for name in (*LOSS_SETTINGS, *TERM_SETTINGS, *MAIN)}
     text = TEXT.format(
         made=made_by("make results-fedpcl"),
+        environment="; ".join(sorted({one for told in every().values() for one in told["environment"]}))
+        or "nothing yet",
         notes=notes.read_text(encoding="utf-8").strip() if notes.exists() else "",
         rounds=ROUNDS,
         crowd=CROWD_ROUNDS,
@@ -435,6 +448,6 @@ def plain(setting: str) -> str:
     """A setting in words."""
     data, *words = setting.split("-")
     if data == "crowd":
-        return f"MNIST-M, label shift, {words[0]} clients"
+        return f"MNIST-M, label shift, {words[0]} clients, α = {words[1]}"
     shift, samples, names = words
     return f"{data.capitalize()}, {SHIFT[shift]}, {samples} of a class, {NAMES[names]}"

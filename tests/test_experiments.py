@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import platform
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -300,6 +301,11 @@ def test_rows_of_the_prototypes_page_are_chosen_tested_and_found(experiment, tmp
         "module (backbone a)",
         "module (backbone b)",
     ]
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    page.write()
+    text = (tmp_path / "fedpcl.md").read_text()
+    assert "Not run yet." in text and f"Python {platform.python_version()}" in text.split("Runs were made with")[1]
+    assert json.loads((tmp_path / "fedpcl.json").read_text())["tiny/FedPCL/2x1"]["mean"] == first["mean"]
 
 
 def test_columns_of_a_backbone_are_those_of_its_place(experiment) -> None:
