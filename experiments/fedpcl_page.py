@@ -378,8 +378,8 @@ tests are on images as they are. Nothing here is a promise of privacy.
 {moments}
 
 With 30 samples and batches of 32 a visit is one step. Adam's first step moves every weight by the whole rate, whatever
-its gradient, so with moments that begin anew at each visit, as in the authors' program, every step is of that kind; a
-visit of {rounds} epochs keeps them.
+its gradient, and moments begin anew at every visit, so all steps are of that kind; one visit of {rounds} epochs keeps
+them. Figures of programs that keep moments between rounds lie higher at the same rate.
 
 ## FedPCL or Fed3R
 
