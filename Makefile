@@ -85,7 +85,7 @@ results-robust: $(VENV)/all  ## docs/results/robust.md: robust rules while a fif
 results-privacy: $(VENV)/all  ## docs/results/privacy.md: accuracy against ε on the digits; some minutes
 	$(BIN)/python experiments/privacy.py
 
-results-fedpcl: $(VENV)/all  ## docs/results/fedpcl.md from real data; hours on a CPU
+results-fedpcl: $(VENV)/all  ## docs/results/fedpcl.md from real data; three hours of a core, HANSA_WORKERS runs so many rows at a time
 	$(BIN)/python experiments/fedpcl.py
 
 results-fedseq: $(VENV)/all  ## docs/results/fedseq.md from real data; hours on a CPU, minutes on a GPU

@@ -79,9 +79,11 @@ def picture(
     *,
     ticks: Sequence[float] | None = None,
     logarithmic: bool = True,
+    step: float = 0.1,
+    unit: tuple[float, str] = (100, "%"),
 ) -> None:
-    """A small line chart, as SVG."""
-    width, height, left, bottom = 640, 360, 56, 44
+    """A small line chart, as SVG, ruled at every `step`; `unit` is what values are multiplied by, and its name."""
+    width, height, left, bottom = 640, 360, 60, 44
     points = [point for line in series.values() for point in line]
     scale = np.log10 if logarithmic else float
     low, high = (scale(f(x for x, _ in points)) for f in (min, max))
@@ -91,12 +93,12 @@ def picture(
         across = (scale(x) - low) / (high - low) * (width - left - 150)
         return left + across, height - bottom - y / top * (height - bottom - 30)
 
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#555555")
     parts = [f'<text x="{left}" y="18" font-weight="600">{title}</text>']
-    for value in np.arange(0, top, 0.1):
+    for value in np.arange(0, top, step):
         _, y = place(points[0][0], float(value))
         parts.append(f'<line x1="{left}" x2="{width - 150}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8884"/>')
-        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{100 * value:.0f} %</text>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{unit[0] * value:.0f} {unit[1]}</text>')
     for x in ticks or sorted({x for x, _ in points}):
         across, _ = place(x, 0)
         parts.append(f'<text x="{across:.1f}" y="{height - bottom + 18}" text-anchor="middle">{x:g}</text>')

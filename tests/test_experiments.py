@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import platform
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -31,8 +32,9 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
 
     yield load
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
-    others = ("attacks", "backbones", "common", "fed3r", "fedpcl", "flic", "flic_toys", "personalisation", "privacy")
-    for name in (*others, *fedseq, "robust"):
+    fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
+    others = ("attacks", "backbones", "common", "fed3r", "flic", "flic_toys", "personalisation", "privacy")
+    for name in (*others, *fedpcl, *fedseq, "robust"):
         sys.modules.pop(name, None)
 
 
@@ -239,19 +241,82 @@ def test_superclients_of_all_classes_are_closest_to_the_mix_of_all(experiment, t
 
 
 def test_every_row_of_the_prototypes_page_is_a_plan_at_the_rate_asked_for(experiment) -> None:
-    pages = experiment("fedpcl")
-    rows = {row.name: row for part in pages.PARTS.values() for row in part()}
-    assert len(rows) > 150
-    for row in rows.values():
+    pages = experiment("fedpcl_runs")
+    rows = pages.all_rows()
+    assert len(rows) > 150 and {row.setting for row in rows} <= set(pages.SETTINGS)
+    assert len({(row.name, row.grid) for row in rows}) == len(rows)
+    for setting in pages.SETTINGS.values():
+        whole = {"data": setting, "phases": [{"algorithm": "fedpcl"}]}
+        plan_from_table(json.loads(json.dumps(whole)), "setting", pages.DATA, trust=pages.TRUSTED)
+    for row in {(row.method, row.rounds, row.epochs): row for row in rows}.values():
         data = {"source": "digits", "partition": {"name": "iid", "clients": 4}, "test": {"kind": "local"}}
-        table = json.loads(json.dumps({**row.plan(0.002), "data": data}))
-        found = plan_from_table(table, row.name, pages.DATA)
+        found = plan_from_table(json.loads(json.dumps({**row.plan(0.002), "data": data})), row.name, pages.DATA)
         check_phases(found)
         algorithm = found.phases[-1].algorithm
-        inner = getattr(algorithm, "inner", algorithm) if row.method.startswith(("laplace", "gaussian")) else algorithm
-        if row.method not in pages.CLOSED:
-            assert inner.local.lr == pytest.approx(0.06 if row.method in ("pFedMe", "Per-FedAvg") else 0.002)
-            assert len(found.phases) == 1 and found.phases[0].rounds == pages.ROUNDS
+        if row.method in pages.CLOSED:
+            assert algorithm.ridge == 0.002
+            continue
+        inner = getattr(algorithm, "inner", algorithm) if row.method in pages.NOISE else algorithm
+        assert inner.local.lr == pytest.approx(0.06 if row.method in ("pFedMe", "Per-FedAvg") else 0.002)
+        assert len(found.phases) == 1 and found.phases[0].rounds == row.visits
+
+
+def test_rows_of_the_prototypes_page_are_chosen_tested_and_found(experiment, tmp_path: Path, monkeypatch) -> None:
+    features, runs, page = experiment("fedpcl_data"), experiment("fedpcl_runs"), experiment("fedpcl_page")
+    rng, y = np.random.default_rng(0), np.arange(90) % 3
+    monkeypatch.setattr(features, "FEATURES", tmp_path)
+    monkeypatch.setitem(features.COLUMNS, "tiny", {"a": 4, "b": 6})
+    x = rng.normal(size=(90, 10)).astype(np.float16)
+    x[np.arange(90), y] += 4  # columns of the first backbone tell
+    names, domain = np.array(["p", "q", "r"]), np.repeat(["one", "two"], 45)
+    np.savez(tmp_path / "tiny.npz", x=x, y=y, domain=domain, classes=names)
+    setting = {
+        "source": features.source("tiny"),
+        "partition": "domain",
+        "test": {"kind": "local", "train_per_class": 6},
+        "features": features.features("tiny", "a", "b"),
+    }
+    monkeypatch.setitem(runs.SETTINGS, "tiny", setting)
+    for place, name, value in ((runs, "RUNS", tmp_path / "runs"), (runs, "RATES", (1e-3, 1e-2))):
+        monkeypatch.setattr(place, name, value)
+    rows = [
+        runs.Row("tiny", method, runs.METHODS[method], rounds=2, seeds=(0, 1)) for method in ("FedPCL", "OLL(Fed3R)")
+    ]
+    monkeypatch.setitem(runs.PARTS, "tiny", lambda: rows)
+    assert [row.runs(runs.found) for row in rows] == [[], []] and page.numbers("tiny", "FedPCL", "2x1") is None
+    page.numbers.cache_clear()
+    monkeypatch.setattr(runs, "UNTIL", 0.0)
+    assert rows[0].runs(runs.made) == [] and not (tmp_path / "runs").exists()  # no time is left
+    monkeypatch.setattr(runs, "UNTIL", float("inf"))
+    made = [row.runs(runs.made) for row in rows]
+    assert [[run.path for run in row.runs(runs.found)] for row in rows] == [[run.path for run in one] for one in made]
+    chosen = rows[0].choice(runs.found)
+    told = {rate: rows[0].validated(rate, 100, runs.found) for rate in (1e-3, 1e-2)}
+    assert told[chosen] == max(told.values()) and made[0][0].plan["data"]["test"]["validation"] == 0
+    assert not list(tmp_path.glob("runs/*/checkpoint"))
+    first = page.numbers("tiny", "FedPCL", "2x1")
+    assert first["mean"] == [run.summary["phases"][-1]["metrics"]["client_accuracy_mean"] for run in made[0]]
+    assert set(first["domains"][0]) == {"one", "two"} and first["bytes_up"] == made[0][0].rounds[-1]["bytes_up"] / 2
+    closed, every = page.numbers("tiny", "OLL(Fed3R)", "2x1"), made[1][0].rounds
+    assert closed["bytes_down"] == sum(one["bytes_down"] for one in every) / 2 > 0
+    assert list(made[0][0].exhibits["phases"][0]["exhibits"][0]["columns"])[1:] == [
+        "module (backbone a)",
+        "module (backbone b)",
+    ]
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    page.write()
+    text = (tmp_path / "fedpcl.md").read_text()
+    assert "Not run yet." in text and f"Python {platform.python_version()}" in text.split("Runs were made with")[1]
+    assert json.loads((tmp_path / "fedpcl.json").read_text())["tiny/FedPCL/2x1"]["mean"] == first["mean"]
+
+
+def test_columns_of_a_backbone_are_those_of_its_place(experiment) -> None:
+    features = experiment("fedpcl_data")
+    x = torch.arange(float(sum(features.COLUMNS["digits"].values())))[None]
+    cut = {name: features.columns("digits", name)(x) for name in features.COLUMNS["digits"]}
+    assert torch.equal(torch.cat(list(cut.values()), dim=1), x) and cut["cifar10"][0, 0] == features.STRONG
+    small = features.small(np.linspace(-1, 1, 16 * 16).reshape(16, 16))
+    assert small.shape == (32, 32, 3) and small.dtype == np.uint8 and small.min() < 5 and small.max() > 250
 
 
 def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_compared_in_pairs(

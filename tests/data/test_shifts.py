@@ -6,7 +6,7 @@ import pytest
 from hansa.data.dataset import Dataset, Samples
 from hansa.data.federation import build_federation
 from hansa.data.partitions.label import Iid
-from hansa.data.shifts import ChannelShift, FedRDN
+from hansa.data.shifts import ChannelShift, FedRDN, InputNoise
 from hansa.data.split import Division, TestSplit
 from hansa.data.targets import Classes
 from hansa.errors import HansaError
@@ -121,3 +121,36 @@ def test_shifts_see_rows_after_every_cut() -> None:
         for part, index in zip((client.train, client.test, client.validation), rows, strict=True):
             shifted = np.rint(part.x[:, group].numpy() * 255)
             assert np.array_equal(shifted, data.train.x[index][..., group] * 2.0)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_noise_on_inputs_has_its_mean_and_deviation_and_spares_what_is_tested_on(kind: str) -> None:
+    x = np.full((40, 50), 2.0, dtype=np.float32)
+    data = Dataset(Samples(x, np.arange(40) % 2), Classes(("a", "b")))
+    division = Division({"a": np.arange(10), "b": np.arange(10, 30)}, {"a": np.arange(30, 40)})
+    noise = InputNoise(kind, share=0.25, scale=0.5)
+    found = noise.apply(data, division, np.random.default_rng(3)).train.x
+    assert np.array_equal(found[30:], x[30:])
+    assert found[:30].mean() == pytest.approx(1.5, abs=0.05)
+    assert found[:30].std() == pytest.approx(0.5 if kind == "gaussian" else 0.5 * 2**0.5, rel=0.05)
+    alone = noise.apply(data, Division({"b": division.train["b"]}), np.random.default_rng(3)).train.x
+    assert np.array_equal(alone[10:30], found[10:30]) and np.array_equal(alone[:10], x[:10])
+    assert not np.array_equal(found[:10], found[10:20])
+
+
+def test_noise_on_images_counts_pixels_from_0_to_1() -> None:
+    data = images()
+    plain = InputNoise(share=0.5, scale=0.0).apply(data, PARTS, RNG)
+    assert np.array_equal(plain.train.x, np.rint(0.5 * data.train.x).astype(np.uint8))
+    moved = InputNoise(share=0.0, scale=0.1).apply(data, PARTS, RNG).train.x.astype(float) - data.train.x
+    assert moved.std() == pytest.approx(25.5, rel=0.1)
+    assert InputNoise(share=0.0, scale=9.0).apply(data, PARTS, RNG).train.x.max() == 255
+
+
+def test_noise_on_inputs_refuses_text_and_settings_out_of_range() -> None:
+    text = Dataset(Samples(np.array(["a", "b"]), np.arange(2)), Classes(("a", "b")))
+    with pytest.raises(HansaError, match="needs images or numbers"):
+        InputNoise().apply(text, Division({"a": np.arange(2)}), RNG)
+    for settings, name in (({"share": 1.0}, "share"), ({"scale": -1.0}, "scale"), ({"kind": "uniform"}, "kind")):
+        with pytest.raises(HansaError, match=name):
+            InputNoise(**settings)

@@ -1,25 +1,28 @@
-"""Images that differ from client to client, and remedies before training."""
+"""Inputs that differ from client to client, remedies before training, and noise on what clients train on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
+import torch
 
+from hansa.channels.noise import gaussian, laplace
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.split import Division
 from hansa.errors import require
+from hansa.seeds import generator
 
 GROUPS = 3  # one for each colour channel
 
 
 class Shift(Protocol):
-    """A piece that changes images after they were divided among clients and test and validation samples were cut."""
+    """A piece that changes inputs after they were divided among clients and test and validation samples were cut."""
 
     def apply(self, data: Dataset, division: Division, rng: np.random.Generator) -> Dataset:
-        """Return the data set with other images; labels and clients stay."""
+        """Return the data set with other inputs; labels and clients stay."""
         ...
 
 
@@ -120,3 +123,40 @@ def _renormalised(images: Array, own: Array, common: Array) -> Array:
     standard = (images - mean) / deviation
     pixels: Array = np.clip(np.rint(standard * common[1] + common[0]), 0, 255).astype(np.uint8)
     return pixels
+
+
+@dataclass(frozen=True)
+class InputNoise:
+    """Clients train on `x̃ = (1 − p)·x + e` in place of x (Tan et al. 2022, appendix A.2.4).
+
+    p is `share`; every number of e is drawn from a `gaussian` of deviation s, `scale`, or a `laplace` distribution of
+    that scale, once a sample.  Pixels count from 0 to 1 and are cut to that, numbers are taken as they are; test and
+    validation samples stay.  It shows what such noise costs, and promises nothing: it comes from the run's seed.
+    """
+
+    kind: Literal["gaussian", "laplace"] = "gaussian"
+    share: float = 0.1
+    scale: float = 0.2
+
+    def __post_init__(self) -> None:
+        good = self.kind in ("gaussian", "laplace")
+        require(good, f"The 'kind' of the shift 'noise' must be 'gaussian' or 'laplace'. Got '{self.kind}'.")
+        require(0 <= self.share < 1, f"The 'share' (p) of the shift 'noise' must lie in [0, 1). Got {self.share}.")
+        require(self.scale >= 0, f"The 'scale' (s) of the shift 'noise' must be a number ≥ 0. Got {self.scale}.")
+
+    def apply(self, data: Dataset, division: Division, rng: np.random.Generator) -> Dataset:
+        """Return the data set with noise on every client's training samples."""
+        x = data.train.x
+        good = x.dtype in (np.uint8, np.float32) and data.rule is None
+        says = "The shift 'noise' needs images or numbers that are scaled already"
+        require(good, f"{says}. Got {x.dtype} of shape {x.shape}{'' if data.rule is None else ', of a table'}.")
+        seed, noised = int(rng.integers(2**53)), x.copy()
+        for client, rows in division.train.items():  # whose noise does not depend on who else there is
+            noised[rows] = self._noised(x[rows], generator(seed, client))
+        return replace(data, train=Samples(noised, data.train.y))
+
+    def _noised(self, x: Array, rng: torch.Generator) -> Array:
+        unit = 255 if x.dtype == np.uint8 else 1
+        noise = (gaussian if self.kind == "gaussian" else laplace)(x.shape, rng).numpy()
+        moved = (1 - self.share) * x + unit * self.scale * noise
+        return (np.clip(np.rint(moved), 0, unit) if x.dtype == np.uint8 else moved).astype(x.dtype)

@@ -41,6 +41,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
     "shift": {
         "channels": "hansa.data.shifts:ChannelShift",
         "fedrdn": "hansa.data.shifts:FedRDN",
+        "noise": "hansa.data.shifts:InputNoise",
     },
     "model": {
         "linear": "hansa.models.dense:Linear",
