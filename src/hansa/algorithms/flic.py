@@ -38,9 +38,14 @@ class Alignment:
     `strength` is λ₁ and `calibration` λ₂ of eq. 3; `distance` is the closed form `w2`, or `w2-sampled` or `mmd` between
     samples and `draws` from each anchor; the term of λ₂ has as many.  Means start at `v_c ~ N(0, s²I)` with s =
     `spread`, and take one step of `lr` in every visit.  Covariances are I, or `learnt` as `Σ_c = L_c·L_cᵀ` with a
-    Cholesky factor.  A client pre-trains its features on the distance alone at its first visit, for `pretrain_epochs`
-    in batches of `pretrain_batch`, and for `extra_epochs` at the end of every visit.  `meta_classes` has the meta-class
-    of every class, by number, where several classes share an anchor (§S1.4).
+    Cholesky factor, which clients see shrunk towards the mean of all classes', `(1 − s)·L_c + s·mean_c L_c` with s =
+    `shrinkage`.  A client pre-trains its features on the distance alone at its first visit, for `pretrain_epochs` in
+    batches of `pretrain_batch`, and for `extra_epochs` at the end of every visit.  `meta_classes` has the meta-class of
+    every class, by number, where several classes share an anchor (§S1.4).
+
+    With `start = "means"` nothing is aligned in the first round: the clients of that round train as the wrapped
+    algorithm does, and each anchor goes to the mean over those who hold its class of the mean of their features there,
+    which is where the distance is smallest.  Not in the paper.
     """
 
     strength: float = 1e-3
@@ -54,6 +59,8 @@ class Alignment:
     pretrain_batch: int = 100
     extra_epochs: int = 0
     meta_classes: tuple[int, ...] = ()
+    shrinkage: float = 0.0
+    start: Literal["random", "means"] = "random"
 
     def __post_init__(self) -> None:
         for name in ("strength", "calibration", "spread", "pretrain_epochs", "extra_epochs"):
@@ -62,6 +69,9 @@ class Alignment:
         require(self.draws >= 1, f"The 'draws' of FLIC's anchors must be a number ≥ 1. Got {self.draws}.")
         require(self.lr > 0, f"The 'lr' of FLIC's anchors must be a number > 0. Got {self.lr}.")
         require(self.pretrain_batch >= 1, f"The 'pretrain_batch' of FLIC must be ≥ 1. Got {self.pretrain_batch}.")
+        require(0 <= self.shrinkage <= 1, f"The 'shrinkage' of FLIC must lie between 0 and 1. Got {self.shrinkage}.")
+        alone = not self.shrinkage or self.covariance == "learnt"
+        require(alone, "The 'shrinkage' of FLIC is that of learnt covariances: set covariance = \"learnt\".")
         used = sorted(set(self.meta_classes))
         good = used == list(range(len(used)))
         require(good, f"The 'meta_classes' of FLIC must be numbers from 0 on without a gap. Got {used}.")
@@ -72,6 +82,7 @@ class Alignment:
         if task.real:
             require(self.covariance == "identity", "FLIC's anchors of real targets have covariance 'identity'.")
             require(not self.meta_classes, "FLIC has 'meta_classes' where there are classes, and these are numbers.")
+            require(self.start == "random", "FLIC's anchors start from 'means' of classes, and these are numbers.")
             return {"ends": self.spread * torch.randn(2 * task.outputs, width, generator=rng)}
         count, given = task.outputs, len(self.meta_classes)
         fits = given in (0, count)
@@ -88,7 +99,16 @@ class Alignment:
             return {MEAN: anchors["ends"]}
         parts = {MEAN: "mean"} | ({ROOT: "root"} if self.covariance == "learnt" else {})
         count = sum(key.endswith(".mean") for key in anchors)
-        return {name: torch.stack([anchors[f"{i}.{part}"] for i in range(count)]) for name, part in parts.items()}
+        found = {name: torch.stack([anchors[f"{i}.{part}"] for i in range(count)]) for name, part in parts.items()}
+        if self.shrinkage:
+            found[ROOT] = torch.lerp(found[ROOT], found[ROOT].mean(0, keepdim=True), self.shrinkage)
+        return found
+
+    def to_means(self, z: Tensor, y: Tensor, anchors: Tree) -> Tree:
+        """Return the way from each anchor to the mean of the features that belong to it; nothing for the others."""
+        means, counts = class_means(z, self._anchor_of(y), len(anchors[MEAN]))
+        moved = torch.where(counts[:, None] > 0, means - anchors[MEAN], 0.0)
+        return zeros_like(anchors) | {MEAN: moved.to(anchors[MEAN].dtype)}
 
     def centres(self, anchors: Tree) -> Tensor:
         """Return the mean of every class's anchor, C × k."""
@@ -190,6 +210,8 @@ class Flic(Wrapper):
         given = self.anchors.given(task, data, anchors[MEAN], generator(rng.initial_seed(), "anchors"))
         new, state = ALIGNED not in state, {key: leaf for key, leaf in state.items() if key != ALIGNED}
         keeps = all(f"own.{key}" in state for key in task.params() if key.startswith("features."))
+        if self.anchors.start == "means" and task.round == 0:
+            return (yield from self._begin(task, down, state, data, anchors, rng))
         flops, extra = 0.0, self.anchors.extra_epochs
         if keeps and new and self.anchors.pretrain_epochs:
             state, flops = yield from self._align(task, state, anchors | given, self.anchors.pretrain_epochs)
@@ -205,6 +227,17 @@ class Flic(Wrapper):
         apart = {key: leaf * up.weight for key, leaf in self.anchors.apart(moved, task, data).items()}
         up = replace(up, sums=up.sums | nest("anchors", apart), flops=up.flops + flops)
         return up, state | ({ALIGNED: torch.ones(())} if keeps else {})
+
+    def _begin(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, anchors: Tree, rng: torch.Generator
+    ) -> Visit:
+        """Carry out the wrapped visit as it is, and send the anchors to the means of the client's classes."""
+        up, state = yield from self.inner.visit(task, _but_anchors(down), state, data, rng)
+        own = {key: leaf[...] for key, leaf in pick("own", state).items()}  # makes leaves that many trained together
+        z = task.features(task.params() | pick("model", down) | own, data.x).detach()
+        apart = self.anchors.apart(self.anchors.to_means(z, data.y, anchors), task, data)
+        sums = nest("anchors", {key: leaf * up.weight for key, leaf in apart.items()})
+        return replace(up, sums=up.sums | sums), state
 
     def _align(self, task: Task, state: Tree, given: Tree, epochs: int) -> Aligning:
         """Train the client's own features on the distance alone."""
