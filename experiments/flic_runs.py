@@ -251,7 +251,7 @@ def hospitals(patients: int | None, methods: tuple[str, ...], seeds: int) -> Pro
         width=16,
         local=SMALL,
         by="loss",
-        pace=1 if patients is None else 3,
+        pace=1 if patients is None else 2,
         seeds=tuple(range(seeds)),
         tuning=(),
         rows=lambda seed, tuning: flic_real.heart_rows(seed, patients, tuning=tuning),
@@ -261,9 +261,9 @@ def hospitals(patients: int | None, methods: tuple[str, ...], seeds: int) -> Pro
 FEW = "400 samples of a class in all, the paper's density at 20 clients: about 210 a client there, and 21 at 200."
 PROBLEMS: Mapping[str, Problem] = {
     "mapping-20": toys("mapping", 20, 400, TABLE_3, FEW),
-    "mapping-200": toys("mapping", 200, 400, (*TABLE_3, *VARIANTS), FEW, pace=3),
+    "mapping-200": toys("mapping", 200, 400, (*TABLE_3, *VARIANTS), FEW, pace=2),
     "noisy-20": toys("noisy", 20, 400, TABLE_3, FEW),
-    "noisy-200": toys("noisy", 200, 400, (*TABLE_3, *VARIANTS), FEW, pace=3),
+    "noisy-200": toys("noisy", 200, 400, TABLE_3, FEW, pace=2),
     "mapping-100-dense": toys(
         "mapping",
         100,
@@ -316,7 +316,7 @@ PROBLEMS: Mapping[str, Problem] = {
     ),
     "femnist": Problem(
         "FEMNIST, the digits of 105 writers",
-        "The writers of FEMNIST-110 who have digits both to train and to test on; 14 × 14 pixels.",
+        "The writers of FEMNIST-110 who have digits both to train and to test on; the 20 × 20 pixels in the middle.",
         lambda seed, _look, tuning: flic_real.femnist(seed, tuning=tuning),
         (*TABLE_3, "FedAvg"),
         pace=2,

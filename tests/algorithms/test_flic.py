@@ -33,7 +33,7 @@ from hansa.models.recurrent import CharLSTM
 from hansa.payload import Update
 from hansa.task import ClientData, Task
 from hansa.training.alignment import DRAWN, MEAN, NOISE, ROOT, AnchorDistance, Anchored, gram
-from hansa.training.distances import barycentre, cka, w2_by_class
+from hansa.training.distances import barycentre, cka, w2, w2_by_class
 from hansa.training.local import LocalTraining
 from hansa.tree import Tree, equal, pick
 
@@ -395,12 +395,18 @@ def test_exhibits_show_how_far_classes_are_from_their_anchors() -> None:
     model = TASK.params()
     observed = {name: algorithm.observe(TASK, model, data) for name, data in people.items()}
     curve, scatter = algorithm.exhibits(TASK, server, observed)
-    far = []
+    far, whole = [], []
     for data in people.values():
         for label in data.y.unique().tolist():
             anchor = server[f"anchors.{(0, 1, 0)[label]}.mean"]
-            far.append(float((TASK.features(model, data.x[data.y == label]).mean(0) - anchor).norm()))
-    assert curve.numbers == {"mean": [pytest.approx(sum(far) / len(far))], "largest": [pytest.approx(max(far))]}
+            z = TASK.features(model, data.x[data.y == label]).detach()
+            far.append(float((z.mean(0) - anchor).norm()))
+            whole.append(float(w2(z, anchor).sqrt()))
+    told = {"mean": sum(far) / len(far), "largest": max(far), "mean W2": sum(whole) / len(whole)}
+    assert curve.numbers == {name: [pytest.approx(value, rel=1e-5)] for name, value in told.items()}
+    learnt = FlicClass(LOCAL, Alignment(covariance="learnt"))
+    seen = {name: learnt.observe(TASK, model, data) for name, data in people.items()}
+    assert set(learnt.exhibits(TASK, learnt.server_init(TASK), seen)[0].numbers) == {"mean", "largest"}
     assert scatter.texts["name"] == ["anchor"] * 3 + ["a"] * 2 + ["b"] * 3
     assert scatter.texts["group"] == [f"class {number}" for number in (0, 1, 2, 0, 1, 0, 1, 2)]
     assert scatter.numbers["PC 1"][0] == scatter.numbers["PC 1"][2] != scatter.numbers["PC 1"][1]  # classes 0 and 2

@@ -20,6 +20,7 @@ from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.training.alignment import COUNTED, DRAWN, GROUP, MEAN, NOISE, ROOT, AnchorDistance, Anchored, Distance
 from hansa.training.contrast import class_means
+from hansa.training.distances import w2
 from hansa.training.local import LocalTraining, Trained, Turn
 from hansa.training.visits import Visit, changed
 from hansa.training.wrappers import Wrapper, training_of
@@ -280,11 +281,19 @@ class Flic(Wrapper):
         return self.inner.serve(task, _but_anchors(server))
 
     def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
-        """Return also where a client's classes lie in the latent space; those that it lacks are zeros."""
+        """Return also where a client's classes lie in the latent space, and how far their covariances are from I.
+
+        Those that it lacks are zeros; the distance is there where all anchors have the covariance I.
+        """
         if task.real:
             return self.inner.observe(task, model, data)
-        means, counts = class_means(task.features(model, data.x), data.y, task.num_classes)
-        return {**self.inner.observe(task, model, data), "latent.mean": means, "latent.held": counts > 0}
+        z = task.features(model, data.x).detach()
+        means, counts = class_means(z, data.y, task.num_classes)
+        found = {"latent.mean": means, "latent.held": counts > 0}
+        if self.anchors.covariance == "identity":
+            shapes = [w2(z[data.y == c], mean) if counts[c] else torch.zeros(()) for c, mean in enumerate(means)]
+            found["latent.bures"] = torch.stack([shape.to(z.dtype) for shape in shapes])
+        return {**self.inner.observe(task, model, data), **found}
 
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
         """Show also how far clients' classes are from their anchors, and where both lie."""
