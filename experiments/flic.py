@@ -34,16 +34,15 @@ ORDER = (
     "mapping-200",
     "digits-40-5",
     "parkinsons",
-    "noisy-200",
     "noisy-20",
+    "noisy-200",
     "eeg",
     "femnist",
-    *(f"heart-{patients}" for patients in (10, 20, 40, 80)),
+    *(f"heart-{patients}" for patients in (10, 20, 40)),
     "digits-20-3",
     "digits-40-3",
     "digits-20-5",
     "mapping-100-dense",
-    "noisy-100-dense",
 )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from common import DATA
-from torch import nn
 
 from hansa.data.federation import Federation, federation_from_clients
 
@@ -109,15 +108,3 @@ def held_out(arrays: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, A
     out = np.argsort(y, kind="stable")[:: round(1 / HELD_OUT)]
     kept = np.setdiff1d(np.arange(len(y)), out)
     return x[kept], y[kept], x[out], y[out]
-
-
-def digit_cnn(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """The paper's network for digits of any size: 5 × 5 convolutions of 32 and 20 filters, and a layer of 64."""
-    channels, height, width = input_shape
-    return nn.Sequential(
-        nn.Sequential(nn.Conv2d(channels, 32, 5), nn.MaxPool2d(2), nn.Sigmoid()),
-        nn.Sequential(nn.Conv2d(32, 20, 5), nn.MaxPool2d(2), nn.Sigmoid()),
-        nn.Sequential(nn.Flatten(), nn.Linear(20 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2), 64)),
-        nn.ReLU(),
-        nn.Linear(64, outputs),
-    )
