@@ -339,8 +339,8 @@ The question: where does FLIC's alignment help, and does a variant of ours keep 
 ## How it was done
 
 All clients take part in each of {rounds} rounds; then each trains once more by itself, on its own loss alone (closed
-forms do not). Adam, rate 0.003 in batches of 50 and a latent space of 64 behind an MLP of 64 and 64 units; on the tables
-batches of 32 (heart: rate 0.005; Parkinson's: 0.02), a layer of 32 and a latent space of 16. FLIC pre-trains for
+forms do not). Adam, rate 0.003 in batches of 50, and a latent space of 64 behind an MLP of 64 and 64 units; on the
+tables batches of 32 (heart: rate 0.005; Parkinson's: 0.02), a layer of 32 and a latent space of 16. FLIC pre-trains for
 {pretrain} epochs; λ₁ = λ₂ = 0.001 unless λ₁ is chosen, anchors start at N(0, 10²·I), for real targets at N(0, I). This
 is less than the paper's 50 rounds and 100 epochs of pre-training, for everybody alike.
 
