@@ -94,7 +94,7 @@ results-fedseq: $(VENV)/all  ## docs/results/fedseq.md from real data; hours on 
 results-attacks: $(VENV)/all  ## docs/results/attacks.md: label flipping and recovery with a generator on the digits; minutes
 	$(BIN)/python experiments/attacks.py
 
-results-flic: $(VENV)/all  ## docs/results/flic.md: clients whose inputs differ, with and without alignment; many hours on a CPU
+results-flic: $(VENV)/all  ## docs/results/flic.md: clients whose inputs differ, with and without alignment; some hours on a CPU
 	$(BIN)/python experiments/flic.py
 
 clean:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
-from flic_toys import CLASSES, federation
+from flic_toys import CLASSES, toy
 
 from hansa.algorithms.flic import ADAM, Alignment
 from hansa.algorithms.flic_hl import FlicHL
@@ -35,7 +35,7 @@ CLIENTS = 100
 
 def experiment(epochs: int, rounds: int, batch: int) -> Experiment:
     """Return a sweep that pre-trains everybody, and rounds of a tenth of the clients."""
-    data = federation("mapping", CLIENTS, seed=0)
+    data = toy("mapping", CLIENTS, seed=0)
     shape, samples = next(iter(data.clients.values())).train.x.shape[1:], sum(data.sizes().values())
     task = Task(Latent(hidden=100), tuple(shape), CLASSES, CLIENTS, samples=samples)
     before = FlicHL(replace(ADAM, epochs=1), anchors=Alignment(pretrain_batch=batch))

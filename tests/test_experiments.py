@@ -33,8 +33,9 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     yield load
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
-    others = ("attacks", "backbones", "common", "fed3r", "flic", "flic_toys", "personalisation", "privacy")
-    for name in (*others, *fedpcl, *fedseq, "robust"):
+    flic = ("flic", "flic_beside", "flic_page", "flic_real", "flic_runs", "flic_toys")
+    others = ("attacks", "backbones", "common", "fed3r", "personalisation", "privacy")
+    for name in (*others, *fedpcl, *fedseq, *flic, "robust"):
         sys.modules.pop(name, None)
 
 
@@ -319,15 +320,10 @@ def test_columns_of_a_backbone_are_those_of_its_place(experiment) -> None:
     assert small.shape == (32, 32, 3) and small.dtype == np.uint8 and small.min() < 5 and small.max() > 250
 
 
-def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_compared_in_pairs(
-    experiment, tmp_path: Path, monkeypatch
-) -> None:
-    toys, page = experiment("flic_toys"), experiment("flic")
-    for place, name, value in ((toys, "EACH", {"train": 40, "test": 10}), (page, "CLIENTS", 4), (page, "ROUNDS", 1)):
-        monkeypatch.setattr(place, name, value)
-    monkeypatch.setattr(page, "RUNS", tmp_path)
-    assert {len(method.settings) for method in page.METHODS.values()} == {4}
-    whole, cut = (toys.federation("mapping", 4, seed=0, tuning=tuning) for tuning in (False, True))
+def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_on_training_samples(experiment) -> None:
+    toys, runs = experiment("flic_toys"), experiment("flic_runs")
+    assert {len(method.settings) for method in runs.METHODS.values()} == {4}
+    whole, cut = (toys.toy("mapping", 4, seed=0, each=40, tuning=tuning) for tuning in (False, True))
     for name, client in whole.clients.items():  # settings are chosen on a part of the training samples alone
         own = {tuple(row) for row in client.train.x.tolist()}
         assert all(
@@ -335,7 +331,75 @@ def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_compared_in
         )
         assert len(cut.clients[name].train) + len(cut.clients[name].test) == len(own)
     assert len({client.train.x.shape[1] for client in whole.clients.values()}) > 1
-    got = page.accuracy("noisy", "FLIC-HL", (1, 0.01), 0, tuning=False)
-    assert got == page.accuracy("noisy", "FLIC-HL", (1, 0.01), 0, tuning=False) and len(list(tmp_path.iterdir())) == 1
-    assert page.difference([0.5, 0.7, 0.6], [0.4, 0.6, 0.5]) == "+10.0 [+10.0, +10.0]"
-    assert page.difference([0.5, 0.7], [0.5, 0.6]) == "+5.0 [-58.5, +68.5]"
+    for name, problem in runs.PROBLEMS.items():
+        assert problem.methods[0] in ("Local", runs.TREES) and not {*problem.tuning} & {*problem.seeds}, name
+        for method in (runs.METHODS[one] for one in problem.methods if one != runs.TREES):
+            for setting in method.settings:
+                found = runs.plan(problem, method, setting, seed=0)
+                check_phases(found)
+                assert found.phases[0].rounds == (1 if method.model == "linear" else runs.ROUNDS)
+    assert set(experiment("flic").ORDER) == set(runs.PROBLEMS)
+
+
+def test_a_page_of_alignment_compares_in_pairs_and_says_what_is_missing(
+    experiment, tmp_path: Path, monkeypatch
+) -> None:
+    toys, runs, page = (experiment(name) for name in ("flic_toys", "flic_runs", "flic_page"))
+    made = runs.Problem(
+        "Tiny",
+        "Told.",
+        lambda seed, _look, tuning: toys.toy("noisy", 4, seed, each=60, tuning=tuning),
+        ("Local", "FLIC-HL", "HetFedRep"),
+        seeds=(0, 1),
+        tuning=(100,),
+        width=8,
+    )
+    results = tmp_path / "results"
+    results.mkdir()
+    for place, name, value in (
+        (runs, "PROBLEMS", {**runs.PROBLEMS, "noisy-tiny": made}),
+        (runs, "RECORDS", tmp_path / "flic"),
+        (runs, "ROUNDS", 1),
+        (runs, "PRETRAIN", 1),
+        (page, "RESULTS", results),
+        (page, "NOTES", results / "notes.md"),
+    ):
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.setattr(page, "PROBLEMS", runs.PROBLEMS)
+    for method in ("Local", "FLIC-HL"):
+        job = runs.Job("noisy-tiny", method, (0, 1))
+        setting = job.chosen(runs.Trial.made)
+        for trial in job.reported(setting):
+            assert trial.made() == trial.made() == trial.found()  # made once
+    assert len(list((tmp_path / "flic").iterdir())) == 2 * (4 + 2)
+    page.write()
+    text = (results / "flic.md").read_text()
+    assert "Not run for this page: Toy" in text and "Not run for this page: HetFedRep." in text
+    found = json.loads((results / "flic.json").read_text())["noisy-tiny"]
+    pairs = [[one["client_accuracy_weighted"] for one in found[name]["test"]] for name in ("FLIC-HL", "Local")]
+    gap = page.Difference.of(*(100 * np.asarray(one) for one in pairs))
+    assert f"| {gap.told()} |" in text and "| – |" in text
+    assert page.Difference.of([50, 70, 60], [40, 60, 50]).told() == "+10.0 [+10.0, +10.0]"
+    assert page.Difference.of([50, 70], [50, 60]).told() == "+5.0 [-58.5, +68.5]"
+    assert [page.Difference(1, *one).side(better) for one in ((0.5, 2), (-1, 2)) for better in (1, -1)] == [1, -1, 0, 0]
+
+
+def test_tables_of_sites_are_filled_and_scaled_by_what_each_trains_on(experiment) -> None:
+    real = experiment("flic_real")
+    nan = float("nan")
+    train = np.array([[1.0, nan, 5.0, 2.0], [3.0, nan, 5.0, nan], [5.0, nan, 5.0, 4.0]])
+    (own, other), names = real.scaled(train, [np.array([[3.0, 1.0, 5.0, nan]])], ["a", "b", "c", "d"])
+    assert names == ["a", "d", "d missing"]  # 'b' has no value, 'c' is always the same
+    assert np.allclose(own.mean(0)[:2], 0) and np.allclose(own[:, 0].std(), 1) and own[1].tolist() == [0, 0, 1]
+    assert other.tolist() == [[0, 0, 1]]
+    sites = {
+        "one": (train, np.arange(3) % 2, train, np.arange(3) % 2),
+        "two": (train + 1, np.ones(3, int), train, np.ones(3, int)),
+    }
+    union = real.one_table(sites, ["a", "b", "c", "d"], class_names=("no", "yes"))
+    assert {client.train.x.shape[1] for client in union.clients.values()} == {4}  # now 'c' differs
+    apart = real.own_columns(sites, ["a", "b", "c", "d"], class_names=("no", "yes"))
+    assert [column.name for column in apart.encodings["one"].columns] == names
+    y = np.array([0] * 9 + [1] * 3)
+    x, own_y, _, tests = real._cut(y[:, None] + 0.0, y, np.random.default_rng(0), 5, tuning=False)
+    assert len(x) == 5 and (own_y == 1).sum() >= 2 and len(tests) == 4

@@ -32,8 +32,8 @@ from hansa.models.latent import Latent
 from hansa.models.recurrent import CharLSTM
 from hansa.payload import Update
 from hansa.task import ClientData, Task
-from hansa.training.alignment import DRAWN, MEAN, NOISE, AnchorDistance, Anchored, gram
-from hansa.training.distances import barycentre, cka, w2_by_class
+from hansa.training.alignment import DRAWN, MEAN, NOISE, ROOT, AnchorDistance, Anchored, gram
+from hansa.training.distances import barycentre, cka, w2, w2_by_class
 from hansa.training.local import LocalTraining
 from hansa.tree import Tree, equal, pick
 
@@ -129,6 +129,53 @@ def test_a_learnt_covariance_steps_along_the_slope_of_the_bures_distance() -> No
             slope = (bures(ahead) - bures(back)) / (2 * change)
             assert float(step[i, j]) == pytest.approx(-0.1 * 0.5 * slope, rel=1e-5, abs=1e-6)
     assert step.tril().abs().max() > 1e-3 and not step.triu(1).any()  # it stays a Cholesky factor
+
+
+def test_learnt_covariances_are_seen_shrunk_to_the_mean_of_all_classes() -> None:
+    """Clients see `(1 − s)·L_c + s·mean_c L_c`; the server keeps L_c, and adds the clients' steps to it."""
+    plain, shrunk = (Alignment(covariance="learnt", shrinkage=shrinkage) for shrinkage in (0.0, 0.25))
+    roots = {f"{c}.root": torch.randn(3, 3, generator=rng(c)).tril() for c in range(3)}
+    sent = plain.server_init(TASK) | roots
+    mean = sum(roots.values(), start=torch.zeros(3, 3)) / 3
+    for c, seen in enumerate(shrunk.stacked(sent)[ROOT]):
+        assert torch.allclose(seen, 0.75 * roots[f"{c}.root"] + 0.25 * mean, atol=1e-6)
+    assert torch.equal(plain.stacked(sent)[ROOT][1], roots["1.root"])
+    with pytest.raises(HansaError, match='set covariance = "learnt"'):
+        Alignment(shrinkage=0.5)
+    with pytest.raises(HansaError, match="between 0 and 1"):
+        Alignment(covariance="learnt", shrinkage=1.5)
+
+
+@pytest.mark.parametrize("inner", [HetFedRep(LOCAL), FedAvg(LOCAL)], ids=["own features", "shared features"])
+def test_anchors_may_start_at_the_means_of_classes(inner: Algorithm) -> None:
+    """After a first round as the wrapped algorithm has it, `v_c` is the clients' mean of class c; then it is FLIC."""
+    algorithm, plain = (
+        Flic(inner, Alignment(start="means", pretrain_epochs=1)),
+        Flic(inner, Alignment(pretrain_epochs=1)),
+    )
+    down, made = begun(algorithm, TASK), clients()
+    visits = [visited(algorithm, TASK, data, down) for data in made]
+    features_of = []
+    for data, (up, state) in zip(made, visits, strict=True):
+        alone, kept = visited(inner, TASK, data, begun(inner, TASK))
+        assert equal({key: leaf for key, leaf in up.sums.items() if not key.startswith("anchors.")}, alone.sums)
+        assert equal(state, kept)  # not yet pre-trained
+        features_of.append(features(TASK, TASK.params() | pick("own", kept), data.x))
+    ups = [up for up, _ in visits]
+    server = algorithm.server_step(TASK, algorithm.server_init(TASK), sum(ups[1:], start=ups[0]))
+    assert "anchors.2.mean" not in ups[0].sums
+    for c in range(3):
+        means = [
+            (z[data.y == c].mean(0), len(data))
+            for z, data in zip(features_of, made, strict=True)
+            if (data.y == c).any()
+        ]
+        expected = sum(mean * weight for mean, weight in means) / sum(weight for _, weight in means)
+        assert torch.allclose(server[f"anchors.{c}.mean"], expected, atol=1e-5)
+    later, down = replace(TASK, round=1), algorithm.broadcast(TASK, server, rng(0))
+    assert equal(visited(algorithm, later, made[1], down)[0].sums, visited(plain, later, made[1], down)[0].sums)
+    with pytest.raises(HansaError, match="start from 'means' of classes"):
+        algorithm.anchors.server_init(REAL)
 
 
 NAMES = ["hetfedrep", "local", "personal"]
@@ -348,12 +395,18 @@ def test_exhibits_show_how_far_classes_are_from_their_anchors() -> None:
     model = TASK.params()
     observed = {name: algorithm.observe(TASK, model, data) for name, data in people.items()}
     curve, scatter = algorithm.exhibits(TASK, server, observed)
-    far = []
+    far, whole = [], []
     for data in people.values():
         for label in data.y.unique().tolist():
             anchor = server[f"anchors.{(0, 1, 0)[label]}.mean"]
-            far.append(float((TASK.features(model, data.x[data.y == label]).mean(0) - anchor).norm()))
-    assert curve.numbers == {"mean": [pytest.approx(sum(far) / len(far))], "largest": [pytest.approx(max(far))]}
+            z = TASK.features(model, data.x[data.y == label]).detach()
+            far.append(float((z.mean(0) - anchor).norm()))
+            whole.append(float(w2(z, anchor).sqrt()))
+    told = {"mean": sum(far) / len(far), "largest": max(far), "mean W2": sum(whole) / len(whole)}
+    assert curve.numbers == {name: [pytest.approx(value, rel=1e-5)] for name, value in told.items()}
+    learnt = FlicClass(LOCAL, Alignment(covariance="learnt"))
+    seen = {name: learnt.observe(TASK, model, data) for name, data in people.items()}
+    assert set(learnt.exhibits(TASK, learnt.server_init(TASK), seen)[0].numbers) == {"mean", "largest"}
     assert scatter.texts["name"] == ["anchor"] * 3 + ["a"] * 2 + ["b"] * 3
     assert scatter.texts["group"] == [f"class {number}" for number in (0, 1, 2, 0, 1, 0, 1, 2)]
     assert scatter.numbers["PC 1"][0] == scatter.numbers["PC 1"][2] != scatter.numbers["PC 1"][1]  # classes 0 and 2

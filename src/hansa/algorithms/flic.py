@@ -20,6 +20,7 @@ from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.training.alignment import COUNTED, DRAWN, GROUP, MEAN, NOISE, ROOT, AnchorDistance, Anchored, Distance
 from hansa.training.contrast import class_means
+from hansa.training.distances import w2
 from hansa.training.local import LocalTraining, Trained, Turn
 from hansa.training.visits import Visit, changed
 from hansa.training.wrappers import Wrapper, training_of
@@ -38,9 +39,14 @@ class Alignment:
     `strength` is λ₁ and `calibration` λ₂ of eq. 3; `distance` is the closed form `w2`, or `w2-sampled` or `mmd` between
     samples and `draws` from each anchor; the term of λ₂ has as many.  Means start at `v_c ~ N(0, s²I)` with s =
     `spread`, and take one step of `lr` in every visit.  Covariances are I, or `learnt` as `Σ_c = L_c·L_cᵀ` with a
-    Cholesky factor.  A client pre-trains its features on the distance alone at its first visit, for `pretrain_epochs`
-    in batches of `pretrain_batch`, and for `extra_epochs` at the end of every visit.  `meta_classes` has the meta-class
-    of every class, by number, where several classes share an anchor (§S1.4).
+    Cholesky factor, which clients see shrunk towards the mean of all classes', `(1 − s)·L_c + s·mean_c L_c` with s =
+    `shrinkage`.  A client pre-trains its features on the distance alone at its first visit, for `pretrain_epochs` in
+    batches of `pretrain_batch`, and for `extra_epochs` at the end of every visit.  `meta_classes` has the meta-class of
+    every class, by number, where several classes share an anchor (§S1.4).
+
+    With `start = "means"` nothing is aligned in the first round: the clients of that round train as the wrapped
+    algorithm does, and each anchor goes to the mean over those who hold its class of the mean of their features there,
+    which is where the distance is smallest.  Not in the paper.
     """
 
     strength: float = 1e-3
@@ -54,6 +60,8 @@ class Alignment:
     pretrain_batch: int = 100
     extra_epochs: int = 0
     meta_classes: tuple[int, ...] = ()
+    shrinkage: float = 0.0
+    start: Literal["random", "means"] = "random"
 
     def __post_init__(self) -> None:
         for name in ("strength", "calibration", "spread", "pretrain_epochs", "extra_epochs"):
@@ -62,6 +70,9 @@ class Alignment:
         require(self.draws >= 1, f"The 'draws' of FLIC's anchors must be a number ≥ 1. Got {self.draws}.")
         require(self.lr > 0, f"The 'lr' of FLIC's anchors must be a number > 0. Got {self.lr}.")
         require(self.pretrain_batch >= 1, f"The 'pretrain_batch' of FLIC must be ≥ 1. Got {self.pretrain_batch}.")
+        require(0 <= self.shrinkage <= 1, f"The 'shrinkage' of FLIC must lie between 0 and 1. Got {self.shrinkage}.")
+        alone = not self.shrinkage or self.covariance == "learnt"
+        require(alone, "The 'shrinkage' of FLIC is that of learnt covariances: set covariance = \"learnt\".")
         used = sorted(set(self.meta_classes))
         good = used == list(range(len(used)))
         require(good, f"The 'meta_classes' of FLIC must be numbers from 0 on without a gap. Got {used}.")
@@ -72,6 +83,7 @@ class Alignment:
         if task.real:
             require(self.covariance == "identity", "FLIC's anchors of real targets have covariance 'identity'.")
             require(not self.meta_classes, "FLIC has 'meta_classes' where there are classes, and these are numbers.")
+            require(self.start == "random", "FLIC's anchors start from 'means' of classes, and these are numbers.")
             return {"ends": self.spread * torch.randn(2 * task.outputs, width, generator=rng)}
         count, given = task.outputs, len(self.meta_classes)
         fits = given in (0, count)
@@ -88,7 +100,16 @@ class Alignment:
             return {MEAN: anchors["ends"]}
         parts = {MEAN: "mean"} | ({ROOT: "root"} if self.covariance == "learnt" else {})
         count = sum(key.endswith(".mean") for key in anchors)
-        return {name: torch.stack([anchors[f"{i}.{part}"] for i in range(count)]) for name, part in parts.items()}
+        found = {name: torch.stack([anchors[f"{i}.{part}"] for i in range(count)]) for name, part in parts.items()}
+        if self.shrinkage:
+            found[ROOT] = torch.lerp(found[ROOT], found[ROOT].mean(0, keepdim=True), self.shrinkage)
+        return found
+
+    def to_means(self, z: Tensor, y: Tensor, anchors: Tree) -> Tree:
+        """Return the way from each anchor to the mean of the features that belong to it; nothing for the others."""
+        means, counts = class_means(z, self._anchor_of(y), len(anchors[MEAN]))
+        moved = torch.where(counts[:, None] > 0, means - anchors[MEAN], 0.0)
+        return zeros_like(anchors) | {MEAN: moved.to(anchors[MEAN].dtype)}
 
     def centres(self, anchors: Tree) -> Tensor:
         """Return the mean of every class's anchor, C × k."""
@@ -190,6 +211,8 @@ class Flic(Wrapper):
         given = self.anchors.given(task, data, anchors[MEAN], generator(rng.initial_seed(), "anchors"))
         new, state = ALIGNED not in state, {key: leaf for key, leaf in state.items() if key != ALIGNED}
         keeps = all(f"own.{key}" in state for key in task.params() if key.startswith("features."))
+        if self.anchors.start == "means" and task.round == 0:
+            return (yield from self._begin(task, down, state, data, anchors, rng))
         flops, extra = 0.0, self.anchors.extra_epochs
         if keeps and new and self.anchors.pretrain_epochs:
             state, flops = yield from self._align(task, state, anchors | given, self.anchors.pretrain_epochs)
@@ -205,6 +228,17 @@ class Flic(Wrapper):
         apart = {key: leaf * up.weight for key, leaf in self.anchors.apart(moved, task, data).items()}
         up = replace(up, sums=up.sums | nest("anchors", apart), flops=up.flops + flops)
         return up, state | ({ALIGNED: torch.ones(())} if keeps else {})
+
+    def _begin(
+        self, task: Task, down: Tree, state: Tree, data: ClientData, anchors: Tree, rng: torch.Generator
+    ) -> Visit:
+        """Carry out the wrapped visit as it is, and send the anchors to the means of the client's classes."""
+        up, state = yield from self.inner.visit(task, _but_anchors(down), state, data, rng)
+        own = {key: leaf[...] for key, leaf in pick("own", state).items()}  # makes leaves that many trained together
+        z = task.features(task.params() | pick("model", down) | own, data.x).detach()
+        apart = self.anchors.apart(self.anchors.to_means(z, data.y, anchors), task, data)
+        sums = nest("anchors", {key: leaf * up.weight for key, leaf in apart.items()})
+        return replace(up, sums=up.sums | sums), state
 
     def _align(self, task: Task, state: Tree, given: Tree, epochs: int) -> Aligning:
         """Train the client's own features on the distance alone."""
@@ -247,11 +281,19 @@ class Flic(Wrapper):
         return self.inner.serve(task, _but_anchors(server))
 
     def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
-        """Return also where a client's classes lie in the latent space; those that it lacks are zeros."""
+        """Return also where a client's classes lie in the latent space, and how far their covariances are from I.
+
+        Those that it lacks are zeros; the distance is there where all anchors have the covariance I.
+        """
         if task.real:
             return self.inner.observe(task, model, data)
-        means, counts = class_means(task.features(model, data.x), data.y, task.num_classes)
-        return {**self.inner.observe(task, model, data), "latent.mean": means, "latent.held": counts > 0}
+        z = task.features(model, data.x).detach()
+        means, counts = class_means(z, data.y, task.num_classes)
+        found = {"latent.mean": means, "latent.held": counts > 0}
+        if self.anchors.covariance == "identity":
+            shapes = [w2(z[data.y == c], mean) if counts[c] else torch.zeros(()) for c, mean in enumerate(means)]
+            found["latent.bures"] = torch.stack([shape.to(z.dtype) for shape in shapes])
+        return {**self.inner.observe(task, model, data), **found}
 
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
         """Show also how far clients' classes are from their anchors, and where both lie."""

@@ -19,6 +19,11 @@ def latent_space(centres: Tensor, observed: Mapping[str, Tree]) -> tuple[Exhibit
     held = torch.stack([own["latent.held"] for own in observed.values()])
     far = torch.linalg.vector_norm(means - centres, dim=2)[held]
     curve = {"mean": [float(far.mean())], "largest": [float(far.max())]}
+    note = "Of the means of clients' classes."
+    if all("latent.bures" in own for own in observed.values()):
+        shapes = torch.stack([own["latent.bures"] for own in observed.values()])[held]
+        curve["mean W2"] = [float((far.square() + shapes.clamp(min=0)).sqrt().mean())]
+        note = "Of the means of clients' classes, and as W2, which counts their covariances too."
     where = held.nonzero()[:POINTS]
     plane = principal_plane(torch.cat([centres, means[where[:, 0], where[:, 1]]]))
     groups = [*range(len(centres)), *where[:, 1].tolist()]
@@ -31,6 +36,6 @@ def latent_space(centres: Tensor, observed: Mapping[str, Tree]) -> tuple[Exhibit
     says = "Principal components of the anchors and of the mean of every class that a client trains on"
     left = f"; the first {POINTS} of {int(held.sum())} means" if len(where) < int(held.sum()) else ""
     return (
-        Exhibit("distance of classes from their anchors", "curve", curve, "Of the means of clients' classes."),
+        Exhibit("distance of classes from their anchors", "curve", curve, note),
         Exhibit("classes in the latent space", "scatter", points, f"{says}{left}."),
     )
