@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from hansa.engines.kernels.side_by_side import known_layers, outputs
-from hansa.models.convolutional import LeNet
+from hansa.models.convolutional import CNN, LeafCNN, LeNet
 from hansa.models.dense import MLP, Linear
 from hansa.task import Model, Task
 
@@ -28,9 +28,35 @@ def test_known_layers_equal_vmap(model: Model, shared: str) -> None:
     assert torch.allclose(outputs(task, common, each, x), expected, atol=1e-6)
 
 
-def test_other_layers_go_the_long_way() -> None:
-    assert known_layers(Task(LeNet(), (3, 32, 32), 10).module) is None
+@pytest.mark.parametrize("shared", ["nothing", "features.", "features.0.", "head."])
+@pytest.mark.parametrize("model", [LeNet(), LeafCNN(), CNN((3, 4), pool=2, hidden=(5,))], ids=str)
+def test_convolutions_with_a_group_for_every_client_equal_vmap(model: Model, shared: str) -> None:
+    rng, task = torch.Generator().manual_seed(0), Task(model, (2, 16, 18), 3)
+    params = {key: torch.randn(3, *leaf.shape, generator=rng) * 0.1 for key, leaf in task.params().items()}
+    common = {key: leaf[0] for key, leaf in params.items() if key.startswith(shared)}
+    each = {key: leaf.requires_grad_() for key, leaf in params.items() if key not in common}
+    x = torch.randn(3, 4, 2, 16, 18, generator=rng)
+    full = {key: leaf[0].expand_as(leaf) if key in common else leaf for key, leaf in params.items()}
+    expected = vmap(lambda own, samples: functional_call(task.module, own, (samples,)))(full, x)
+    found = outputs(task, common, each, x)
+    assert known_layers(task.module) is not None
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    mine, theirs = (torch.autograd.grad(out.square().sum(), list(each.values())) for out in (found, expected))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        nn.Sequential(nn.Flatten(), nn.LayerNorm(4)),
+        nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), nn.Flatten()),
+        nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 4), nn.Flatten()),
+    ],
+    ids=["layer norm", "reflected", "linear over columns"],
+)
+def test_other_layers_go_the_long_way(features: nn.Module) -> None:
     odd = nn.Sequential()
-    odd.add_module("features", nn.Sequential(nn.Flatten(), nn.LayerNorm(4)))
+    odd.add_module("features", features)
     odd.add_module("head", nn.Linear(4, 2))
     assert known_layers(odd) is None

@@ -1,8 +1,8 @@
 """Networks side by side: one pass through the layers of many clients, without the machinery of `vmap`.
 
 A network of well-known layers needs no transformation of functions: a linear layer of many clients is one batched
-product, and an activation does not care whose numbers it sees.  Anything else goes through `vmap`, with the same result
-up to rounding, at several times the cost of a step.
+product, a convolution one with a group of channels for each, and an activation does not care whose numbers it sees.
+Anything else goes through `vmap`, with the same result up to rounding, at several times the cost of a step.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hansa.task import Task
 from hansa.tree import Tree
 
 ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Tanh, nn.Identity)
+SPATIAL = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 Layer = tuple[str, nn.Module]
 
 
@@ -28,9 +29,11 @@ def outputs(task: Task, shared: Tree, each: Tree, x: Tensor) -> Tensor:
     `shared` leaves are the same for all clients, `each` has one more dimension in front.
     """
     layers = known_layers(task.module)
-    if layers is not None and x.ndim == 3:
+    if layers is not None and x.ndim in (3, 5):
+        clients = len(x)
+        x = x if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)  # samples × channels of all clients × height × width
         for name, layer in layers:
-            x = _through(layer, functools.partial(_leaf, name, shared, each), x)
+            x = _through(layer, functools.partial(_leaf, name, shared, each), x, clients)
         return x
 
     def one(params: Tree, samples: Tensor) -> Tensor:
@@ -47,8 +50,12 @@ def known_layers(module: nn.Module) -> tuple[Layer, ...] | None:
     if children.keys() != {"features", "head"}:
         return None
     found = [layer for name in ("features", "head") for layer in _layers(name, children[name])]
-    kinds = (*ACTIVATIONS, nn.Linear, nn.Flatten)
-    return tuple(found) if all(type(layer) in kinds for _, layer in found) else None
+    kinds = [type(layer) for _, layer in found]
+    flat = kinds.index(nn.Flatten) if nn.Flatten in kinds else 0
+    first = all(kind in (*ACTIVATIONS, *SPATIAL) for kind in kinds[:flat])
+    first &= all(layer.padding_mode == "zeros" for _, layer in found if isinstance(layer, nn.Conv2d))
+    then = all(kind in (*ACTIVATIONS, nn.Linear, nn.Flatten) for kind in kinds[flat:])
+    return tuple(found) if first and then else None
 
 
 def _layers(name: str, module: nn.Module) -> Iterator[Layer]:
@@ -65,9 +72,11 @@ def _leaf(name: str, shared: Tree, each: Tree, key: str) -> Tensor | None:
     return each[full] if full in each else shared.get(full)
 
 
-def _through(layer: nn.Module, leaf: Callable[[str], Tensor | None], x: Tensor) -> Tensor:
+def _through(layer: nn.Module, leaf: Callable[[str], Tensor | None], x: Tensor, clients: int) -> Tensor:
     if isinstance(layer, nn.Flatten):
-        return x.flatten(2)
+        return x.flatten(2) if x.ndim == 3 else x.reshape(len(x), clients, -1).transpose(0, 1)
+    if isinstance(layer, nn.Conv2d):
+        return _convolved(layer, leaf, x, clients)
     if not isinstance(layer, nn.Linear):
         out: Tensor = layer(x)
         return out
@@ -79,3 +88,14 @@ def _through(layer: nn.Module, leaf: Callable[[str], Tensor | None], x: Tensor) 
     if bias is None:
         return torch.bmm(x, weight.transpose(1, 2))
     return torch.baddbmm(bias[:, None] if bias.ndim == 2 else bias, x, weight.transpose(1, 2))
+
+
+def _convolved(layer: nn.Conv2d, leaf: Callable[[str], Tensor | None], x: Tensor, clients: int) -> Tensor:
+    """Return the convolutions of all clients as one, in which each has a group of channels."""
+    weight, bias = leaf("weight"), leaf("bias")
+    assert weight is not None
+    weight = weight if weight.ndim == 5 else weight.expand(clients, *weight.shape)
+    bias = bias if bias is None or bias.ndim == 2 else bias.expand(clients, -1)
+    groups = clients * layer.groups
+    own = None if bias is None else bias.flatten()
+    return F.conv2d(x, weight.flatten(0, 1), own, layer.stride, layer.padding, layer.dilation, groups)
