@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 import hansa
 from hansa.features.extract import extract_features
+from hansa.metrics.pieces import AUC, Accuracy, Brier, CalibrationError
 from hansa.plan.assemble import assemble, check_phases
 from hansa.plan.files import plan_from_table, read_plan
 from hansa.plan.shorthand import expand
@@ -379,6 +380,8 @@ def test_a_page_of_alignment_compares_in_pairs_and_says_what_is_missing(
     pairs = [[one["client_accuracy_weighted"] for one in found[name]["test"]] for name in ("FLIC-HL", "Local")]
     gap = page.Difference.of(*(100 * np.asarray(one) for one in pairs))
     assert f"| {gap.told()} |" in text and "| – |" in text
+    names = {f"client_{metric.name}_weighted" for metric in (Accuracy(), AUC(), Brier(), CalibrationError())}
+    assert {metric.key for metric in page.HEART} == names
     assert page.Difference.of([50, 70, 60], [40, 60, 50]).told() == "+10.0 [+10.0, +10.0]"
     assert page.Difference.of([50, 70], [50, 60]).told() == "+5.0 [-58.5, +68.5]"
     assert [page.Difference(1, *one).side(better) for one in ((0.5, 2), (-1, 2)) for better in (1, -1)] == [1, -1, 0, 0]
