@@ -31,13 +31,14 @@ def test_known_layers_equal_vmap(model: Model, shared: str) -> None:
 @pytest.mark.parametrize("shared", ["nothing", "features.", "features.0.", "head."])
 @pytest.mark.parametrize("model", [LeNet(), LeafCNN(), CNN((3, 4), pool=2, hidden=(5,))], ids=str)
 def test_convolutions_with_a_group_for_every_client_equal_vmap(model: Model, shared: str) -> None:
-    rng, task = torch.Generator().manual_seed(0), Task(model, (3, 16, 18), 3)
+    rng, task = torch.Generator().manual_seed(0), Task(model, (3, 20, 18), 3)
     params = {key: torch.randn(3, *leaf.shape, generator=rng) * 0.1 for key, leaf in task.params().items()}
     common = {key: leaf[0] for key, leaf in params.items() if key.startswith(shared)}
     each = {key: leaf.requires_grad_() for key, leaf in params.items() if key not in common}
-    x = torch.randn(3, 4, 3, 16, 18, generator=rng)
+    x = torch.randn(3, 4, 3, 20, 18, generator=rng)
     full = {key: leaf[0].expand_as(leaf) if key in common else leaf for key, leaf in params.items()}
-    expected = vmap(lambda own, samples: functional_call(task.module, own, (samples,)))(full, x)
+    module = task.module
+    expected = vmap(lambda own, samples: functional_call(module, own, (samples,)))(full, x)
     found = outputs(task, common, each, x)
     assert known_layers(task.module) is not None
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
