@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
-EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
+EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking
 
 .PHONY: demo test check lint types lock bench mutants fuzz results-fed3r results-fedpcl results-fedseq results-flic results-personalisation results-privacy results-robust results-attacks clean
 
