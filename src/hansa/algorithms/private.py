@@ -11,6 +11,7 @@ import torch
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.channels.accounting import Cohorts, Release, calibrated
+from hansa.channels.fixed_point import FORMATS
 from hansa.channels.noise import Noise, noised, source
 from hansa.contract import Algorithm
 from hansa.errors import require
@@ -20,6 +21,8 @@ from hansa.task import ClientData, Task
 from hansa.training.visits import Visit
 from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, norm, scale
+
+FINEST = 16 * 2.0 ** -FORMATS["steps"].bits  # deviations of noise whose rounding cannot be told from noise
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ class Private(Wrapper):
         server, name = self.inner.server_init(task), type(self.inner).__name__
         odd = sum_over_samples(self.inner, server, task)
         require(not odd, f"Private cannot wrap {name}: its '{odd}' is a sum over samples, which must not be shortened.")
-        self.multiplier(task)  # without the library that calibrates nothing begins
+        finest = self.multiplier(task) * self.clip / math.sqrt(task.population)  # which calibrates, or says why not
+        coarse = not self._shared or finest > FINEST
+        says = f"The 'clip' of Private is too small for noise in {task.population} shares"
+        require(coarse, f"{says}, which the fixed point of a secure sum would round away. Got {self.clip}.")
         return server
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:

@@ -7,13 +7,13 @@ its own stream, of one that dropped out those that it agreed on with others; nev
 
 The phases are functions of messages, so that whatever carries messages can carry them::
 
-    advertise  client → its sealing key, signed by its registered key            once
+    advertise  client → its sealing key, signed by its registered key   (once, when it joins a federation)
     share      client ← everybody's sealing keys;   → its masking key, signed, and a sealed share for everybody else
     mask       client ← everybody's masking keys, and the shares sealed for it;   → its numbers under masks
     unmask     client ← who answered;   → a share of everybody: of its own stream's key, or of its masking key
 
 Neither `unmask` of one sum nor `share` of the next needs an answer to the other, so both ride on one message: two trips
-a sum, and two more before the first.
+a sum, and one more before the first.
 
 A client tells a share of one kind of each other client and once, and the threshold is more than half of those who were
 asked.  So a server that lies about who answered cannot open both kinds, unless as many clients help it as twice the

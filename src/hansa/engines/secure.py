@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # of a library that may be missing
     from hansa.channels.masking import Counter, Member, Terms
 
 T = TypeVar("T")
-TRIPS, FIRST = 2, 4  # from the server to the clients and back: of a round, and of a phase's first one
+TRIPS, FIRST = 2, 3  # from the server to the clients and back: of a round, and of a phase's first one
 
 
 def secured(session: EngineSession, context: PhaseContext) -> EngineSession:
@@ -81,7 +81,7 @@ class SecureSession:
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Carry out a round; yield the sum of all who answered, or end the run where these are too few."""
         clients, book = [lane.chain[0] for lane in lanes], HeldReplies(server)
-        layout = self.context.check.layout(task, lanes[0].down)
+        layout = self.context.check.layout(task, lanes[0].down, fresh=True)
         require(layout is not None, "The layout of the uploads is not known before a visit, as a secure sum needs it.")
         fixed = FixedPoint(layout or {}, self.context.algorithm.uplink, len(clients))
         exchange = self._begun(task, clients)
@@ -106,15 +106,18 @@ class SecureSession:
         says = f"Round {task.round + 1} asks {len(clients)} clients, and {needed} are needed to open a secure sum"
         require(len(clients) >= needed, f"{says}: visit more of them a round, or leave out the channel.")
         terms = Terms(f"{self.name}/{task.place}/{task.round}", tuple(clients), needed)
-        new = [client for client in clients if client not in self.members]
-        for client in new:
-            self._register(client)
+        for client in clients:
+            if client not in self.members:
+                self._register(client)
         exchange = Exchange(terms, {client: self.members[client] for client in clients}, Counter(terms))
-        exchange.share({client: self.cards[client] for client in clients}, new)
+        exchange.share({client: self.cards[client] for client in clients})
         return exchange
 
     def _register(self, client: str) -> None:
-        """Give a client a key that the others know it by, and let it advertise the one that they seal with."""
+        """Give a client a key that the others know it by, and let it advertise the one that they seal with.
+
+        Where there is a federation, that is done when a client joins it, and so no round is charged for it.
+        """
         from hansa.channels.masking import Member
 
         member = self.members[client] = Member.new(client, self.registered)
@@ -133,9 +136,8 @@ class Exchange:
     bytes_down: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"clients": 0.0, "server": 0.0})
 
-    def share(self, cards: Mapping[str, Tree], new: Sequence[str]) -> None:
-        """Let clients share secrets; of their cards those of `new` clients have yet to be sent."""
-        self.bytes_up = {client: wire.cost(card) if client in new else 0 for client, card in cards.items()}
+    def share(self, cards: Mapping[str, Tree]) -> None:
+        """Let clients share secrets, sealed by the keys that they advertised."""
         told = self.counter.cards(cards)
         offers = {name: self._asked(name, told, partial(one.share, self.terms)) for name, one in self.members.items()}
         self.inboxes = self._timed("server", partial(self.counter.inboxes, offers))
