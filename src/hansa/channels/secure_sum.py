@@ -19,7 +19,7 @@ class SecureSum(Channel):
     least `fewest`; whoever drops out is left out of it exactly.
     """
 
-    threshold: float = 2 / 3
+    threshold: float = 0.66
     fewest: int = 3
 
     def __post_init__(self) -> None:

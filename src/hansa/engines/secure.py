@@ -80,6 +80,8 @@ class SecureSession:
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Carry out a round; yield the sum of all who answered, or end the run where these are too few."""
+        if not lanes:
+            return
         clients, book = [lane.chain[0] for lane in lanes], HeldReplies(server)
         layout = self.context.check.layout(task, lanes[0].down, fresh=True)
         require(layout is not None, "The layout of the uploads is not known before a visit, as a secure sum needs it.")
