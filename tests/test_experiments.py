@@ -31,7 +31,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     yield load
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     others = ("attacks", "backbones", "common", "fed3r", "fedpcl", "flic", "flic_toys", "personalisation", "privacy")
-    for name in (*others, *fedseq, "robust"):
+    for name in (*others, *fedseq, "robust", "channels"):
         sys.modules.pop(name, None)
 
 
@@ -272,3 +272,11 @@ def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_compared_in
     assert got == page.accuracy("noisy", "FLIC-HL", (1, 0.01), 0, tuning=False) and len(list(tmp_path.iterdir())) == 1
     assert page.difference([0.5, 0.7, 0.6], [0.4, 0.6, 0.5]) == "+10.0 [+10.0, +10.0]"
     assert page.difference([0.5, 0.7], [0.5, 0.6]) == "+5.0 [-58.5, +68.5]"
+
+
+def test_every_plan_of_the_channels_page_is_a_plan(experiment) -> None:
+    pages = experiment("channels")
+    for data in pages.DATA:
+        for channel in pages.CHANNELS.values():
+            table = json.loads(json.dumps(pages.plan(data, 0.1, channel)))
+            check_phases(plan_from_table(table, data, pages.RESULTS))

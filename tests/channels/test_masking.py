@@ -213,6 +213,11 @@ def stranger(one: Federation) -> None:
     one.shared()
 
 
+def too_few_rows(one: Federation) -> None:
+    inbox = one.shared()["m0"]
+    one.members["m0"].mask(one.terms, inbox | {"key": inbox["key"][:2]}, one.numbers["m0"])
+
+
 def misshapen(one: Federation) -> None:
     inbox = one.shared()["m0"]
     one.members["m0"].mask(one.terms, inbox | {"shares": inbox["shares"][:, :9]}, one.numbers["m0"])
@@ -228,7 +233,8 @@ def misshapen(one: Federation) -> None:
         (masked_twice, r"Client 'm0' has masked its numbers for the sum 'run/0/0' already"),
         (told_twice, r"Client 'm0' has no secrets of the sum 'run/0/0': it told them already"),
         (stranger, r"No key is registered for client 'm1'"),
-        (misshapen, r"must have rows of 94 bytes under 'shares'"),
+        (too_few_rows, r"must have 4 rows of 32 bytes under 'key'"),
+        (misshapen, r"must have 4 rows of 94 bytes under 'shares'"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )

@@ -52,8 +52,8 @@ from hansa.channels.secret_sharing import SHARE, factors, joined, split
 from hansa.errors import require
 from hansa.tree import Tree
 
+SIGNED = {"key": KEY, "signature": SIGNATURE}  # bytes of the parts of a signed key
 SEALED = NONCE + 2 * SHARE + TAG  # bytes of a share of both kinds, sealed
-Rows = list[bytes]
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Member:
 
     def _take_cards(self, terms: Terms, cards: Tree) -> None:
         """Check the sealing keys of clients that this one did not know."""
-        rows = zip(terms.members, _rows(cards, "key", KEY), _rows(cards, "signature", SIGNATURE), strict=True)
-        for other, key, signature in rows:
+        keys, signatures = (_rows(cards, name, width, len(terms.members)) for name, width in SIGNED.items())
+        for other, key, signature in zip(terms.members, keys, signatures, strict=True):
             if self._sealing_of.get(other) != key:
                 require(other in self.registered, f"No key is registered for client '{other}'.")
                 require_signed(self.registered[other], signature, _card(other, key), other)
@@ -145,9 +145,10 @@ class Member:
         enough = self.name in there and len(there) >= terms.threshold
         require(enough, f"Only {len(there)} clients shared secrets, and {terms.threshold} are needed: nothing is sent.")
         others = [other for other in there if other != self.name]
-        keys, signatures = _rows(inbox, "key", KEY), _rows(inbox, "signature", SIGNATURE)
+        keys, signatures = (_rows(inbox, name, width, len(others)) for name, width in SIGNED.items())
+        shares = _rows(inbox, "shares", SEALED, len(others))
         total = _add(numbers, _stream(mine.own, numbers))
-        for other, key, signed, share in zip(others, keys, signatures, _rows(inbox, "shares", SEALED), strict=True):
+        for other, key, signed, share in zip(others, keys, signatures, shares, strict=True):
             require_signed(self.registered[other], signed, terms.bound("masking", other, key.hex()), other)
             about = terms.bound("share", other, self.name)
             mine.held[other] = unsealed(self._seal(terms, other), share, about, other)
@@ -222,7 +223,8 @@ class Counter:
         require(len(told) >= needed, f"{says}: nothing was opened.")
         tellers = [name for name in order if name in told][:needed]
         places = [order.index(name) + 1 for name in tellers]
-        rows, counts = {name: _rows(told[name], "shares", SHARE) for name in tellers}, factors(places)
+        rows = {name: _rows(told[name], "shares", SHARE, len(self.offers)) for name in tellers}
+        counts = factors(places)
         total = self.total
         for row, name in enumerate(one for one in order if one in self.offers):
             shares = {place: rows[teller][row] for place, teller in zip(places, tellers, strict=True)}
@@ -272,11 +274,11 @@ def _bytes(rows: Sequence[bytes]) -> Tensor:
     return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).reshape(len(rows), -1)
 
 
-def _rows(tree: Tree, key: str, width: int) -> Rows:
+def _rows(tree: Tree, key: str, width: int, count: int = 1) -> list[bytes]:
     """Return the rows of bytes that a leaf of a message holds."""
     leaf = tree.get(key)
-    good = leaf is not None and leaf.dtype == torch.uint8 and leaf.dim() == 2 and leaf.shape[1] == width
-    require(good, f"A message of a secure sum must have rows of {width} bytes under '{key}'.")
+    good = leaf is not None and leaf.dtype == torch.uint8 and leaf.shape == (count, width)
+    require(good, f"A message of a secure sum must have {count} rows of {width} bytes under '{key}'.")
     assert leaf is not None
     return [bytes(row) for row in leaf.numpy()]
 
