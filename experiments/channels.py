@@ -81,7 +81,7 @@ def per_visit(done: Run, key: str) -> float:
 
 
 def masking(done: Run) -> float:
-    """Milliseconds that a client took over a secure sum, a visit; none without one."""
+    """Milliseconds of a processor that a secure sum takes a client, a visit; none without one."""
     visits = sum(record["clients"] for record in done.rounds)
     return 1000 * sum(record.get("channel_seconds", {}).get("clients", 0.0) for record in done.rounds) / visits
 
@@ -104,7 +104,9 @@ def main() -> None:
         head = ("channel", "test accuracy, %", "difference", "kB up a visit", "of none", "kB down a visit")
         rows = [row(name, one, found["none"]) for name, one in found.items()]
         spent = np.mean([masking(one) for one in found["`secure-sum`"]])
-        parts += [f"## {data}\n\nRate {rate:g}, as validation chose. A client masks its upload in {spent:.0f} ms.\n"]
+        parts += [
+            f"## {data}\n\nRate {rate:g}, as validation chose. A secure sum takes a client {spent:.0f} ms of a core.\n"
+        ]
         parts += [table(head, rows) + "\n"]
         numbers[data] = {
             "rate": rate,
