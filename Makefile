@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
-EXTRAS := dev,vision,text,huggingface,flower,privacy,tracking
+EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking
 
-.PHONY: demo test check lint types lock bench mutants fuzz results-fed3r results-fedpcl results-fedseq results-flic results-personalisation results-privacy results-robust results-attacks clean
+.PHONY: demo test check lint types lock bench mutants fuzz results-fed3r results-fedpcl results-fedseq results-flic results-personalisation results-privacy results-robust results-attacks results-channels clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -93,6 +93,9 @@ results-fedseq: $(VENV)/all  ## docs/results/fedseq.md from real data; hours on 
 
 results-attacks: $(VENV)/all  ## docs/results/attacks.md: label flipping and recovery with a generator on the digits; minutes
 	$(BIN)/python experiments/attacks.py
+
+results-channels: $(VENV)/all  ## docs/results/channels.md: accuracy and bytes of FedAvg through every channel; ten minutes
+	$(BIN)/python experiments/channels.py
 
 results-flic: $(VENV)/all  ## docs/results/flic.md: clients whose inputs differ, with and without alignment; some hours on a CPU
 	$(BIN)/python experiments/flic.py

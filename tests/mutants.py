@@ -680,6 +680,55 @@ MUTANTS = (
         "cls",
         "tests/algorithms/test_prototypes.py -k leaves_out",
     ),
+    Mutant(
+        "a client that dropped out stays in the masks of the others",
+        "channels/masking.py",
+        "            total = _add(total, _negated(pair) if _adds(self.terms, other, name) else pair)\n",
+        "            total = _add(total, pair if _adds(self.terms, other, name) else _negated(pair))\n",
+        "tests/channels/test_masking.py",
+    ),
+    Mutant(
+        "a client opens sums of fewer than the threshold",
+        "channels/masking.py",
+        "mine.masked and len(names) >= terms.threshold and",
+        "mine.masked and",
+        "tests/channels/test_masking.py",
+    ),
+    Mutant(
+        "a client takes masking keys that nobody signed",
+        "channels/masking.py",
+        "            require_signed(self.registered[other], signed,",
+        "            assert (self.registered[other], signed,",
+        "tests/channels/test_masking.py",
+    ),
+    Mutant(
+        "a client does not add a stream of its own",
+        "channels/masking.py",
+        "        total = _add(numbers, _stream(mine.own, numbers))\n",
+        "        total = numbers\n",
+        "tests/channels/test_masking.py",
+    ),
+    Mutant(
+        "what top-k does not send is lost",
+        "training/carried.py",
+        "leaf + up.weight * kept[key] if key in kept else leaf",
+        "leaf",
+        "tests/channels/test_compression.py",
+    ),
+    Mutant(
+        "quantisation rounds down always",
+        "channels/quantise.py",
+        "torch.rand(leaf.shape, generator=rng) < exact - lower",
+        "torch.rand(leaf.shape, generator=rng) < 0 * lower",
+        "tests/channels/test_compression.py",
+    ),
+    Mutant(
+        "shares of noise are for all who are asked, not for the threshold",
+        "algorithms/private.py",
+        "math.sqrt(task.opened or 1)",
+        "math.sqrt(task.population or 1)",
+        "tests/laws/test_channels.py -k noise",
+    ),
 )
 
 

@@ -36,7 +36,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
     flic = ("flic", "flic_beside", "flic_page", "flic_real", "flic_runs", "flic_toys")
     others = ("attacks", "backbones", "common", "fed3r", "personalisation", "privacy")
-    for name in (*others, *fedpcl, *fedseq, *flic, "robust"):
+    for name in (*others, *fedpcl, *fedseq, *flic, "robust", "channels"):
         sys.modules.pop(name, None)
 
 
@@ -406,3 +406,11 @@ def test_tables_of_sites_are_filled_and_scaled_by_what_each_trains_on(experiment
     y = np.array([0] * 9 + [1] * 3)
     x, own_y, _, tests = real._cut(y[:, None] + 0.0, y, np.random.default_rng(0), 5, tuning=False)
     assert len(x) == 5 and (own_y == 1).sum() >= 2 and len(tests) == 4
+
+
+def test_every_plan_of_the_channels_page_is_a_plan(experiment) -> None:
+    pages = experiment("channels")
+    for data in pages.DATA:
+        for channel in pages.CHANNELS.values():
+            table = json.loads(json.dumps(pages.plan(data, 0.1, channel)))
+            check_phases(plan_from_table(table, data, pages.RESULTS))

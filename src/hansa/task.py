@@ -184,6 +184,7 @@ class Task:
     place: int = 0  # of the phase among all phases of a run, and of those it continues
     cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
+    opened: int = 0  # clients without whom no sum of a round is opened, where each brings a share of the noise; else 0
     spans: tuple[tuple[str, int], ...] = ()  # of frozen features: every extractor's name and its number of columns
     pixels: PixelScale = ()  # what standardised the inputs, where these are pictures that a source was told to scale
     characters: str = ""  # that token ids stand for, in their order; empty where they stand for none

@@ -37,6 +37,7 @@ CHANGED: dict[str, Any] = {
     "place": 29,
     "cohort": 31,
     "visits": 37,
+    "opened": 5,
     "spans": (("a", 41), ("b", 43)),
     "pixels": ((0.5, 0.25), (0.4, 0.2), (0.3, 0.1), (0.2, 1.0)),
     "characters": "\n aäb",

@@ -57,6 +57,10 @@ from hansa.algorithms.prototype_noise import PrototypeNoise
 from hansa.algorithms.robust import Robust
 from hansa.algorithms.scaffold import Scaffold
 from hansa.algorithms.wima import Wima
+from hansa.channels.channel import Channel
+from hansa.channels.quantise import Quantise
+from hansa.channels.secure_sum import SecureSum
+from hansa.channels.top_k import TopK
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.auto import Auto
@@ -212,6 +216,7 @@ ORCHESTRATIONS: dict[str, Orchestration] = {
     "fedasyncseq": FedAsyncSeq(superclients=3, fraction=0.6, window=2),
     "fedseq2par": FedSeq2Par("random", fraction=0.6, alpha=0.5, beta=2),
 }
+CHANNELS: dict[str, Channel] = {"secure-sum": SecureSum(), "quantise": Quantise(), "top-k": TopK(0.3)}
 ENGINES: dict[str, Engine] = {
     "serial": Serial(),
     "auto": Auto(),

@@ -11,6 +11,7 @@ import torch
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.channels.accounting import Cohorts, Release, calibrated
+from hansa.channels.fixed_point import FORMATS
 from hansa.channels.noise import Noise, noised, source
 from hansa.contract import Algorithm
 from hansa.errors import require
@@ -20,6 +21,8 @@ from hansa.task import ClientData, Task
 from hansa.training.visits import Visit
 from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, norm, scale
+
+FINEST = 16 * 2.0 ** -FORMATS["steps"].bits  # deviations of noise whose rounding cannot be told from noise
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class Private(Wrapper):
     client counts as known in every round that visits it; with `cohorts = "secret"`, for seeds that nobody knows, the
     draw protects too.  Noise is the operating system's; `simulated` noise can be repeated, and protects nobody.  An
     infinite ε and clip, which no plan file may hold, are the wrapped algorithm with uniform weights.
+
+    With `trust = "distributed"` and the channel `secure-sum` the server need not be trusted: every client adds
+    `N(0, (z·C)²/t)` to its own upload, where t is the number of clients without whom no sum is opened.  The sum of all
+    who answer then has at least the noise above, and nobody sees anything else (Our Data, Ourselves, Dwork 2006).
     """
 
     inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
@@ -43,6 +50,7 @@ class Private(Wrapper):
     clip: float = 1.0
     noise: Noise = "system"
     cohorts: Literal["known", "secret"] = "known"
+    trust: Literal["central", "distributed"] = "central"
 
     def __post_init__(self) -> None:
         name, roles = type(self.inner).__name__, set(self.inner.uplink.values())
@@ -71,7 +79,10 @@ class Private(Wrapper):
         server, name = self.inner.server_init(task), type(self.inner).__name__
         odd = sum_over_samples(self.inner, server, task)
         require(not odd, f"Private cannot wrap {name}: its '{odd}' is a sum over samples, which must not be shortened.")
-        self.multiplier(task)  # without the library that calibrates nothing begins
+        finest = self.multiplier(task) * self.clip / math.sqrt(task.population)  # which calibrates, or says why not
+        coarse = not self._shared or finest > FINEST
+        says = f"The 'clip' of Private is too small for noise in {task.population} shares"
+        require(coarse, f"{says}, which the fixed point of a secure sum would round away. Got {self.clip}.")
         return server
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
@@ -80,7 +91,18 @@ class Private(Wrapper):
         length = norm(up.sums) / up.weight
         require(math.isfinite(length), "An upload with numbers that are not finite has no length to be shortened to.")
         factor = min(1.0, self.clip / max(length, 1e-300)) / up.weight
-        return replace(up, sums=scale(up.sums, factor), weight=1.0), state
+        sums = self._with_share(task, scale(up.sums, factor), rng) if self._shared else scale(up.sums, factor)
+        return replace(up, sums=sums, weight=1.0), state
+
+    @property
+    def _shared(self) -> bool:
+        """Whether clients add the noise, each a share of it."""
+        return self.trust == "distributed" and math.isfinite(self.epsilon)
+
+    def _with_share(self, task: Task, sums: Tree, rng: torch.Generator) -> Tree:
+        """Return an upload with a client's share of the noise; with all of it where nobody knows how many answer."""
+        deviation = self.multiplier(task) * self.clip / math.sqrt(task.opened or 1)
+        return noised(sums, deviation, rng if self.noise == "simulated" else None)
 
     def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
         """Return nothing: no noise would protect it."""
@@ -104,7 +126,7 @@ class Private(Wrapper):
         """Take the wrapped step from the noised sum, as if all who were asked had answered."""
         lacks = ", ".join(cohort.without)
         require(not lacks, f"Private needs the same leaves of every client, and some did not upload {lacks}.")
-        z = self.multiplier(task)
+        z = 0.0 if self._shared else self.multiplier(task)
         rng = source(self.noise, task.seed, task.place, task.round)
         sums = noised(cohort.sums, z * self.clip, rng) if z else cohort.sums
         total = Update(sums, float(task.cohort or task.population), cohort.count, cohort.flops)
@@ -115,7 +137,7 @@ class Private(Wrapper):
         if math.isinf(self.epsilon):
             return None
         z, count, sampled = self.multiplier(task), task.visits or task.rounds, self._sampled(task)
-        return (Release(z, count, "client", "central", self.noise, self.delta, sampled),)
+        return (Release(z, count, "client", self.trust, self.noise, self.delta, sampled),)
 
 
 def sum_over_samples(algorithm: Algorithm, server: Tree, task: Task) -> str:

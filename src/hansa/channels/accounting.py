@@ -45,7 +45,7 @@ class Release:
     multiplier: float
     count: int  # releases that saw the same client or sample
     unit: Unit
-    trust: Trust
+    trust: Trust | Literal["distributed"]  # in the server, in nobody, or in a threshold of the clients
     noise: Noise
     delta: float
     sampled: Cohorts | None = None  # where the draw of clients is kept secret

@@ -25,7 +25,7 @@ def last_phase(run: Run, store: Store, trust: Trust) -> PhaseRun:
     plan = read_plan(run.path / "plan.toml", trust=trust)
     target = target_from_table(run.recorded("target"))
     task = task_from_table(run.recorded("task"), where=f"{run.path / 'data.json'}: task", trust=trust)
-    experiment = Experiment(task, Federation({}, target), phases_of(plan), Serial(), plan.seed)
+    experiment = Experiment(task, Federation({}, target), phases_of(plan), Serial(), plan.seed, channel=plan.channel)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, trust))
     return restore(experiment, store, len(experiment.phases) - 1)

@@ -24,6 +24,7 @@ from hansa.io.codec import piece_import_paths, piece_to_table
 from hansa.io.trust import is_import_path
 from hansa.metrics.suite import Suite
 from hansa.task import task_to_table
+from hansa.training.carried import uncarried
 from hansa.tree import Tree, nest
 
 Message = Sequence[wire.Buffer]
@@ -49,8 +50,10 @@ def sides_of(side: ClientSide) -> list[ClientSide]:
 
 def describe(side: ClientSide) -> dict[str, Any]:
     """Return one phase as JSON; its leaves travel beside it."""
+    algorithm, channel = uncarried(side.algorithm)
     return {
-        "algorithm": piece_to_table("algorithm", side.algorithm),
+        "algorithm": piece_to_table("algorithm", algorithm),
+        "channel": None if channel is None else piece_to_table("channel", channel),
         "task": task_to_table(side.task),
         "seed": side.seed,
         "place": side.place,
@@ -69,7 +72,9 @@ def describe_suite(suite: Suite) -> dict[str, Any]:
 def own_code(sides: Sequence[ClientSide], suite: Suite) -> Iterator[str]:
     """Yield the import paths that a worker must trust: those of the pieces which this process has already."""
     for side in sides:
-        yield from piece_import_paths("algorithm", side.algorithm)
+        algorithm, channel = uncarried(side.algorithm)
+        yield from piece_import_paths("algorithm", algorithm)
+        yield from () if channel is None else piece_import_paths("channel", channel)
         for model in (side.task.model, *(network.model for network in side.task.networks.values())):
             yield from piece_import_paths("model", model)
     for metric in (*suite.metrics, *suite.tables):

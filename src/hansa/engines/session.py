@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -144,6 +144,10 @@ class RoundServer(Protocol):
 
     def refuse(self, client: str, error: Exception) -> None:
         """Note that the round goes on without a client."""
+        ...
+
+    def note(self, told: Mapping[str, Any]) -> None:
+        """Add something to the record of the round."""
         ...
 
 

@@ -37,9 +37,9 @@ class UploadCheck:
     def __call__(self, task: Task, down: Tree, up: Update, samples: int, client: str = "") -> None:
         """Refuse an upload that the sum must not see; its client has so many training samples."""
         _numbers(up, self.algorithm.heaviest(samples))
-        layout = self._layout(task, down)
+        layout = self.layout(task, down)
         if layout is not None and (says := self._differs(up.sums, task.received(client, layout))):
-            layout = self._layout(task, down, fresh=True)  # of this round, which may differ from that of an earlier one
+            layout = self.layout(task, down, fresh=True)  # of this round, which may differ from that of an earlier one
             require(layout is None or not self._differs(up.sums, task.received(client, layout)), says)
         for key, leaf in up.sums.items():
             _displaces(self.algorithm.uplink, key, leaf, down)
@@ -50,7 +50,8 @@ class UploadCheck:
         why = self.algorithm.check(task, up)
         require(not why, why)
 
-    def _layout(self, task: Task, down: Tree, *, fresh: bool = False) -> Layout | None:
+    def layout(self, task: Task, down: Tree, *, fresh: bool = False) -> Layout | None:
+        """Return the shapes and types of uploads, as known from an earlier round or made anew."""
         exchange = task.round % self.algorithm.exchanges
         known = self._layouts.get(exchange)
         if known is None or (fresh and known[0] != task.round):

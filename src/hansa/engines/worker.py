@@ -21,6 +21,7 @@ from hansa.io.codec import piece_from_table
 from hansa.io.trust import Trust
 from hansa.metrics.suite import Suite
 from hansa.task import ClientData, Task, task_from_table
+from hansa.training.carried import carried
 from hansa.tree import Tree, pick
 
 Answer = tuple[dict[str, Any], list[list[wire.Buffer]]]
@@ -74,8 +75,9 @@ class Worker:
         for depth, (head, tree) in enumerate(zip(heads, trees, strict=True)):
             task = task_from_table(head["task"], pick("start", tree), trust=self.trust)
             algorithm = piece_from_table("algorithm", head["algorithm"], trust=self.trust)
+            channel = piece_from_table("channel", head["channel"], trust=self.trust) if head["channel"] else None
             side = ClientSide(
-                algorithm,
+                carried(algorithm, channel),
                 task,
                 self.clients,
                 self._states(depth),

@@ -157,6 +157,11 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
     "attack": {
         "label-flipping": "hansa.attacks.label_flipping:LabelFlipping",
     },
+    "channel": {
+        "secure-sum": "hansa.channels.secure_sum:SecureSum",
+        "quantise": "hansa.channels.quantise:Quantise",
+        "top-k": "hansa.channels.top_k:TopK",
+    },
     "engine": {
         "auto": "hansa.engines.auto:Auto",
         "vectorised": "hansa.engines.vectorised:Vectorised",

@@ -20,6 +20,7 @@ from hansa.features.several import extractor_names
 from hansa.io.trust import Trust, TrustLike
 from hansa.metrics.suite import default_suite
 from hansa.payload import Role
+from hansa.plan.channel import check_channel
 from hansa.plan.continuation import origin_of
 from hansa.plan.phases import phases_of
 from hansa.plan.privacy import check_privacy
@@ -52,10 +53,11 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     task = task_for(plan, federation, extraction.spans)
     suite = default_suite(task.real, plan.evaluate.metrics)
-    experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, metrics=suite)
+    experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, None, suite, plan.channel)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
-    check_privacy(experiment.phases, experiment.task)
+    check_channel(plan.channel, experiment.phases, experiment.task)
+    check_privacy(experiment.phases, experiment.task, plan.channel)
     check_groups(experiment)
     require(not (why := _no_features(plan) if federation.encodings else ""), why)
     described = federation.inputs()
@@ -151,7 +153,9 @@ def check_phases(plan: Plan) -> None:
     problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
-    check_privacy(phases_of(plan), Task(plan.model, (1,), 1, SEVERAL))
+    unknown = Task(plan.model, (1,), 1, SEVERAL)
+    check_channel(plan.channel, phases, unknown)
+    check_privacy(phases, unknown, plan.channel)
     check_sites(plan)
 
 

@@ -28,7 +28,12 @@ def origin_of(start: Start, experiment: Experiment, trust: Trust) -> PhaseRun:
     store = DiskStore(checkpoint_of(run.path), read_only=True)
     _must_be_finished(start, phases, index, store)
     theirs = Experiment(
-        replace(experiment.task, seed=plan.seed), experiment.federation, phases, experiment.engine, plan.seed
+        replace(experiment.task, seed=plan.seed),
+        experiment.federation,
+        phases,
+        experiment.engine,
+        plan.seed,
+        channel=plan.channel,
     )
     if plan.start is not None:
         theirs = replace(theirs, origin=origin_of(plan.start, theirs, trust))

@@ -6,17 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hansa.channels.accounting import Release
+from hansa.channels.channel import Channel
+from hansa.channels.secure_sum import SecureSum
 from hansa.errors import Problems
 from hansa.running.experiment import Phase
 from hansa.task import Task
 
 
-def check_privacy(phases: Sequence[Phase], task: Task) -> None:
+def check_privacy(phases: Sequence[Phase], task: Task, channel: Channel | None = None) -> None:
     """Refuse a plan that claims privacy and does not keep it."""
     found = [phase.algorithm.releases(_seen(phase, task), {}) for phase in phases]
     if not any(found):
         return
     problems = [why for phase, releases in zip(phases, found, strict=True) for why in _problems(phase, releases, task)]
+    problems += [
+        f"Phase '{phase.name}' divides its noise among clients, so that none of them is protected by itself: "
+        "set channel = 'secure-sum', which opens their sum alone, or trust = 'central'."
+        for phase, releases in zip(phases, found, strict=True)
+        if any(one.trust == "distributed" for one in releases or ()) and not isinstance(channel, SecureSum)
+    ]
     if problems:
         raise Problems(problems)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from hansa.algorithms.oll import OLL
 from hansa.attacks.attack import Attack
+from hansa.channels.channel import Channel
 from hansa.contract import Algorithm
 from hansa.data.dataset import Partition, Source
 from hansa.data.shifts import Shift
@@ -125,6 +126,7 @@ class Plan:
     phases: tuple[PhasePlan, ...]
     model: Annotated[Model, Piece("model")] = Linear()
     engine: Annotated[Engine, Piece("engine")] = Auto()
+    channel: Annotated[Channel | None, Piece("channel")] = None
     evaluate: EvaluatePlan = EvaluatePlan()
     start: Start | None = None
     track: Annotated[tuple[Tracking, ...], Piece("tracker")] = ()

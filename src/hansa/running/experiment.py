@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hansa.attacks.attack import Attack
+from hansa.channels.channel import Channel
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation
 from hansa.engines.session import Engine
@@ -58,6 +59,7 @@ class Experiment:
     seed: int = 0
     origin: PhaseRun | None = None  # a phase of another run, which the first phase follows
     metrics: Suite | None = None  # None: what suits the targets
+    channel: Channel | None = None  # what happens to uploads on their way
 
     @property
     def suite(self) -> Suite:

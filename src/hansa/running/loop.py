@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from hansa.engines.secure import secured
 from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
@@ -67,7 +68,8 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
     """Run the rounds of one phase; `progress` holds the note of the last commit."""
     rounds, due = run.phase.rounds, time.monotonic() + COMMIT_SECONDS
     run.timeline = Timeline.from_note(progress.get("clock"))
-    with run.experiment.engine.open(run.context) as session:
+    with run.experiment.engine.open(run.context) as opened:
+        session = secured(opened, run.context)
         charged = run.ledger.totals()
         news = _news(run, session, progress) if first == 0 else {}  # a resumed phase writes what it would have written
         for run.round in range(first, rounds):
@@ -169,6 +171,7 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
         "seconds": seconds,
         **clock,
         "paths": dict(Counter(session.paths) - paths),
+        **book.noted,
         "metrics": {**evaluation.metrics, **along},
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hansa.channels.secure_sum import SecureSum
 from hansa.contract import Algorithm
 from hansa.data.federation import Client
 from hansa.engines.client_side import ClientSide
@@ -24,6 +25,7 @@ from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import Ledger
 from hansa.seeds import generator, seed_for
 from hansa.task import Task
+from hansa.training.carried import carried
 from hansa.training.wrappers import training_of
 from hansa.tree import Tree, equal, nest, pick
 
@@ -78,6 +80,7 @@ class PhaseRun:
         self.experiment, self.index, self.store, self.previous = experiment, index, store, previous
         self.phase = experiment.phases[index]
         self.algorithm: Algorithm = self.phase.algorithm
+        self.carried = carried(self.algorithm, experiment.channel)  # as clients see it
         self.federation = experiment.federation
         self.names = list(self.federation.clients)
         self.place: int = previous.place + 1 if previous else 0  # among all phases, also those of a run continued here
@@ -92,6 +95,7 @@ class PhaseRun:
             place=self.place,
             cohort=self.phase.orchestration.scale(len(self.names) or experiment.task.population).visits,
             visits=self._most_visits(),
+            opened=self._opened(),
         )
         self.server: Tree = store.get(f"{index}/server") or self.algorithm.server_init(self.task)
         self.lines = {int(line): Line.from_tree(store.get(f"{index}/line", line) or {}) for line in self._lines()}
@@ -133,7 +137,7 @@ class PhaseRun:
     ) -> ClientSide:
         """Return the client's side of the phase for some clients: their states, and their side of the phase before."""
         served = self.previous.served() if self.previous and before and before.individual else None
-        return ClientSide(self.algorithm, self.task, clients, stored, self.experiment.seed, self.place, before, served)
+        return ClientSide(self.carried, self.task, clients, stored, self.experiment.seed, self.place, before, served)
 
     @property
     def clients(self) -> Mapping[str, Client]:
@@ -176,7 +180,7 @@ class PhaseRun:
         scale = self.phase.orchestration.scale(len(self.names))
         looked_at = self.phase.remember != "nothing"
         deadline, suite = self.phase.deadline, self.experiment.suite
-        return PhaseContext(self.algorithm, self.task, self.side, scale, looked_at, deadline, suite)
+        return PhaseContext(self.carried, self.task, self.side, scale, looked_at, deadline, suite)
 
     # ------------------------------------------------------------------------------------------------------- planning
 
@@ -246,6 +250,14 @@ class PhaseRun:
         rounds = (self.planner.round(number // self.algorithm.exchanges) for number in range(self.phase.rounds))
         visits = Counter(client for legs in rounds for client in {client for leg in legs for client in leg.chain})
         return max(visits.values())
+
+    def _opened(self) -> int:
+        """Count the clients without whom no sum is opened, where each of them brings a share of the noise; else 0."""
+        channel, releases = self.experiment.channel, self.algorithm.releases(self.experiment.task, {}) or ()
+        shared = isinstance(channel, SecureSum) and any(one.trust == "distributed" for one in releases)
+        if not shared or not isinstance(channel, SecureSum):
+            return 0
+        return channel.needed(self.phase.orchestration.scale(len(self.names) or self.experiment.task.population).visits)
 
     def broadcast(self) -> Tree:
         """Return the server's message of the round at hand."""

@@ -9,6 +9,7 @@ from hansa.running.phase_run import PhaseRun
 
 SCALES = "mean and scale of the table's columns, which are taken over the training rows of all clients"
 PIXELS = "mean and scale of the pictures' channels, which are taken over the training samples of all clients"
+TRUSTS = ("central", "distributed", "local")  # what a promise needs, the most first
 
 
 def account(run: PhaseRun) -> dict[str, Any] | None:
@@ -26,7 +27,7 @@ def account(run: PhaseRun) -> dict[str, Any] | None:
         "epsilon": None if unprotected else total_epsilon(every, delta),
         "delta": delta,
         "unit": common_unit(every),
-        "trust": "local" if all(one.trust == "local" for one in every) else "central",
+        "trust": next(trust for trust in TRUSTS if any(one.trust == trust for one in every)),
         "noise": "system" if all(one.noise == "system" for one in every) else "simulated",
         "unprotected": unprotected,
         "outside": [SCALES] * (run.federation.encoding is not None) + [PIXELS] * bool(run.federation.pixels),

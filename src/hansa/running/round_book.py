@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hansa.engines.session import ClientDiverged, CohortReply, Reply
 from hansa.errors import Diverged, HansaError
@@ -21,6 +22,7 @@ class RoundBook:
         self.run = run
         self.failed: dict[str, str] = {}  # clients that could not be used, and why
         self.diverged = 0  # of these, those whose uploads were not finite
+        self.noted: dict[str, Any] = {}  # for the record of the round
 
     def _where(self) -> tuple[int, str, int, int]:
         return self.run.experiment.seed, "visit", self.run.place, self.run.round
@@ -52,6 +54,10 @@ class RoundBook:
         """Note that the round goes on without a client."""
         self.failed[client] = str(error)
         self.diverged += isinstance(error, ClientDiverged)
+
+    def note(self, told: Mapping[str, Any]) -> None:
+        """Add something to the record of the round."""
+        self.noted |= told
 
     def check(self, visited: int) -> None:
         """End the run where too few clients are left; what was committed stays, so it can be resumed."""
