@@ -71,6 +71,18 @@ def made_by(command: str) -> str:
     )
 
 
+def environments(runs: Iterable[Run]) -> str:
+    """What runs say of where they were made, which need not be where the page is."""
+    found = set[str]()
+    for one in runs:
+        told = json.loads((one.path / "env.json").read_text(encoding="utf-8"))
+        engine = told["engine"]
+        where = {"cpu": "a CPU", "cuda": "a GPU"}.get(engine.get("device", "cpu"), engine.get("device"))
+        less = f" in {engine['precision']}" if engine.get("precision", "float32") != "float32" else ""
+        found.add(f"torch {told['torch'].partition('+')[0]} and Python {told['python']} on {where}{less}")
+    return f"Its runs were made with {'; '.join(sorted(found))}." if found else ""
+
+
 def picture(
     path: Path,
     title: str,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from common import RESULTS, RUNS, made_by, spread, table
+from common import RESULTS, RUNS, environments, made_by, spread, table
 from fedseq_runs import (
     CENTRAL,
     ESTIMATORS,
@@ -206,6 +206,13 @@ def recovery_part() -> str:
     return attacks.recovery_part(told, attacks.RECOVERED["rounds"])
 
 
+def every_run() -> list[Run]:
+    """Return all runs that the page is made of."""
+    names = [setting.run(method) for setting in SETTINGS.values() for method in (*METHODS, CENTRAL)]
+    names += [*map(describing_runs, ESTIMATORS), *map(way_name, WAYS)]
+    return [done for name in dict.fromkeys(names) for done in finished_runs(name)]
+
+
 def write() -> None:
     """Write the page and the numbers behind it."""
     parts = {name: setting_part(setting) for name, setting in SETTINGS.items()}
@@ -213,7 +220,7 @@ def write() -> None:
     notes = (RESULTS / "fedseq-notes.md").read_text(encoding="utf-8") if (RESULTS / "fedseq-notes.md").exists() else ""
     lacking = [setting.title for name, setting in SETTINGS.items() if name not in found]
     text = TEXT.format(
-        made=made_by("make results-fedseq"),
+        made=f"{made_by('make results-fedseq')} {environments(every_run())}",
         lacking=f"Not run for this page: {'; '.join(lacking)}." if lacking else "",
         methods="\n".join(text for text, _ in found.values()),
         groups=group_part(),
