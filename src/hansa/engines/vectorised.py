@@ -139,8 +139,11 @@ def same_bits(device: str, precision: Precision = "float32") -> Iterator[None]:
         return
     less, products = precision == "tf32", torch.backends.cuda.matmul
     before, products.allow_tf32 = products.allow_tf32, less
+    flags = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=less)
     try:
-        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=less):
+        # One process drives the device, so a second thread for gradients is of no use; with it, processes of torch 2.11
+        # crashed in Python's collector after thousands of steps.
+        with flags, torch.autograd.set_multithreading_enabled(False):
             yield
     finally:
         products.allow_tf32 = before
