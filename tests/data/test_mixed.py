@@ -116,11 +116,12 @@ def test_test_samples_of_the_sources_are_used_where_all_have_some() -> None:
 
 
 def test_what_cannot_stand_beside_others_is_refused_by_name() -> None:
-    one, text = pictures(8, "ab"), hansa.dataset_from_arrays(np.asarray(["x", "y"] * 4), np.arange(8) % 2)
+    one, x = pictures(8, "ab"), np.arange(8)[:, None]
+    tokens = hansa.dataset_from_arrays(x, np.arange(8) % 2, tokens=True)
     real = hansa.dataset_from_arrays(np.zeros((8, 2)), np.linspace(0, 1, 8), target="real")
     scaled = hansa.dataset_from_arrays(one.train.x, one.train.y, scale="standard")
     for other, says in (
-        (text, r"The source 'two' cannot be one of several: its inputs are text or tokens"),
+        (tokens, r"The source 'two' cannot be one of several: its inputs are tokens"),
         (real, r"'one' and 'two' have different targets"),
         (scaled, r"The source 'two' cannot be one of several: its 'scale' is fitted"),
         (mixed({"a": one, "b": one}), r"it has clients with inputs of their own already"),
@@ -151,9 +152,31 @@ def test_what_mixed_sources_cannot_have_is_told_before_they_are_loaded(folder: P
     read_plan(folder / "plan.toml")
     for change, says in (
         ("data.test.kind='global'", r"have no test samples in common"),
-        ("data.features={name='efficientnet-lite'}", r"give a frozen network nothing alike to read"),
+        ("data.shift='channels'", r"Pictures of the source 'mixed' cannot be shifted"),
     ):
         with pytest.raises(HansaError, match=says):
             check_phases(read_plan(folder / "plan.toml", [change], trust=True))
     with pytest.raises(HansaError, match=r"shares leaves that do not fit all clients"):
         hansa.run(folder / "plan.toml", changes=["phases.0.algorithm='fedavg'"], out=folder / "refused")
+
+
+def shrunk(seed: int = 0) -> torch.nn.Module:
+    """A frozen network for pictures of any size: their means by quarter."""
+    return torch.nn.AdaptiveAvgPool2d(2)
+
+
+def test_extractors_read_the_pictures_and_leave_the_tables(folder: Path) -> None:
+    features = "data.features={name='module', path='test_mixed:shrunk'}"
+    model = "model={name='encoders', encoders={table={name='mlp', hidden=[8]}}}"
+    algorithm = "phases.0.algorithm={name='personal', keep='features', inner={name='fedavg', local={lr=0.3}}}"
+    changes = [features, model, algorithm, "phases.0.rounds=20"]
+    run = hansa.run(folder / "plan.toml", out=folder / "run", changes=changes, trust=True)
+    assert run.summary["phases"][0]["metrics"]["client_accuracy_mean"] > 0.8
+    clinic, small = (hansa.load_model(folder / "run", name, trust=True) for name in ("clinic", "small"))
+    assert (clinic.card.input_shape, clinic.card.features) == ((2,), ())
+    assert small.card.input_shape == (4,) and len(small.card.features) == 1
+    for model, file in ((clinic, "clinic.csv"), (small, "small.npz")):
+        assert (predict_file(model, folder / file).accuracy or 0) > 0.8
+    np.savez(folder / "small.npz", x=np.zeros((6, 3)), y=np.asarray(list("abcabc")))
+    with pytest.raises(HansaError, match="there are none, or arrays of numbers among them"):
+        hansa.run(folder / "plan.toml", out=folder / "refused", changes=changes, trust=True)

@@ -319,7 +319,7 @@ def as_deployed(
         target=run.recorded("target"),
         leaves={key: tuple(leaf.shape) for key, leaf in weights.items()},
         labels=None if task.labels is None else tuple(task.labels.nonzero().flatten().tolist()),
-        features=plan.data.features,
+        features=plan.data.features if source is plan.data.source or table is None else (),
         size=getattr(source, "size", None),  # of sources that read images
         table=None if table is None else replace(table, path=""),
         encoding=None if table is None else encoding or _encoding(run, client),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from hansa.algorithms.describe import Describe
 from hansa.data.dataset import Dataset
 from hansa.data.federation import Federation, build_federation, has_samples, no_common_samples
@@ -76,14 +78,19 @@ class Extraction:
 
     def __init__(self, plan: Plan, progress: Progress | None):
         self.plan, self.progress = plan, progress
-        self.done: Extracted | None = None
+        self.done: list[Extracted] = []  # one, or of several sources those that an extractor reads
 
     def features(self, data: Dataset) -> Dataset:
         """Return the data set as the model will see it."""
         if not self.plan.data.features:
             return data
-        self.done = extract_features(data, *self.plan.data.features, progress=self.progress)
-        return self.done.data
+        if data.parts:
+            return replace(data, parts=tuple(one if one.rule is not None else self._read(one) for one in data.parts))
+        return self._read(data)
+
+    def _read(self, data: Dataset) -> Dataset:
+        self.done.append(extract_features(data, *self.plan.data.features, progress=self.progress))
+        return self.done[-1].data
 
     def shifted_features(self, data: Dataset, division: Division) -> Dataset:
         """Return the same after images were shifted from client to client, or a table was scaled by training rows."""
@@ -93,27 +100,28 @@ class Extraction:
 
     @property
     def spans(self) -> tuple[tuple[str, int], ...]:
-        """The extractors' names and how many columns each gave."""
-        columns = self.done.columns if self.done else ()
+        """The extractors' names and how many columns each gave; none where clients' inputs differ."""
+        columns = self.done[0].columns if len(self.done) == 1 and not isinstance(self.plan.data.source, Mixed) else ()
         names = extractor_names([one.extractor for one in columns])
         return tuple((name, one.width) for name, one in zip(names, columns, strict=True))
 
     def summary(self) -> dict[str, Any] | None:
         """Return the cost of extraction, for the record."""
-        if self.done is None:
+        if not self.done:
             return None
+        columns = [one for done in self.done for one in done.columns]
         return {
-            "width": self.done.width,
-            "flops": sum(one.flops_per_sample * (one.cached + one.computed) for one in self.done.columns),
-            "seconds": self.done.seconds,
-            "computed": self.done.computed,
-            "cached": self.done.cached,
+            "width": self.done[0].width,
+            "flops": sum(one.flops_per_sample * (one.cached + one.computed) for one in columns),
+            "seconds": sum(done.seconds for done in self.done),
+            "computed": sum(done.computed for done in self.done),
+            "cached": sum(done.cached for done in self.done),
         }
 
 
 def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
     """Extract first, so that seeds and partitions share features; shifted images and scaled tables depend on both."""
-    require(not (why := _no_features(plan) if data.parts else ""), why)
+    require(not (why := _unread(plan, data)), why)
     last = bool(plan.data.shift) or data.rule is not None
     prepare = extraction.shifted_features if last else None
     data = data if last else extraction.features(data)
@@ -175,10 +183,21 @@ def check_sites(plan: Plan) -> None:
         raise Problems(problems)
 
 
+def _unread(plan: Plan, data: Dataset) -> str:
+    """Return why extractors cannot read all sources of several that are no tables; empty where they can."""
+    if not plan.data.features or not data.parts:
+        return ""
+    rest = [part for part in data.parts if part.rule is None]
+    says = "Of the source 'mixed', data.features reads pictures and texts, and tables stay as they are"
+    known = rest and all(part.train.x.dtype.kind == "U" or part.train.x.dtype == np.uint8 for part in rest)
+    return "" if known else f"{says}: there are none, or arrays of numbers among them. Leave out data.features."
+
+
 def _no_features(plan: Plan) -> str:
     """Return why sites with inputs of their own have no frozen features; empty where none are asked for."""
-    whose = "Clients with inputs of their own (columns_of = \"file\", or the source 'mixed')"
-    says = f"{whose} give a frozen network nothing alike to read"
+    if isinstance(plan.data.source, Mixed):
+        return "Pictures of the source 'mixed' cannot be shifted: leave out data.shift." if plan.data.shift else ""
+    says = 'Clients with columns of their own (columns_of = "file") give a frozen network nothing alike to read'
     asked = plan.data.features or plan.data.shift
     return f'{says}: leave out data.features and data.shift, or set rows = "text" for a text encoder.' if asked else ""
 

@@ -67,8 +67,8 @@ def mixed(found: Mapping[str, Dataset]) -> Dataset:
 def _unfit(data: Dataset) -> str:
     if data.apart:
         return "it has clients with inputs of their own already; name each of its files as a source"
-    if data.train.x.dtype.kind == "U" or data.train.x.dtype == np.int64:
-        return "its inputs are text or tokens, which no network reads beside tables and pictures"
+    if data.train.x.dtype == np.int64:
+        return "its inputs are tokens, which no network reads beside tables and pictures"
     return "its 'scale' is fitted to all pictures together; leave 'scale' out" if data.standardise else ""
 
 
