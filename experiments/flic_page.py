@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import flic_exhibits
 import numpy as np
 from common import RESULTS, made_by, picture, table
 from flic_real import SCORE
@@ -127,26 +128,35 @@ def told_setting(method: str, settings: Sequence[Setting], pace: int) -> str:
     if METHODS[method].beside:
         return f"{most[0]} trees, rate {most[1]:g}{times}"
     own = "" if METHODS[method].own == "–" else f", {METHODS[method].own} {most[1]:g}"
-    return f"{most[0] * pace} epochs{own}{times}"
+    epochs = most[0] * pace
+    return f"{epochs} epoch{'' if epochs == 1 else 's'}{own}{times}"
 
 
 def problem_table(name: str, found: Found, settings: Mapping[str, list[Setting]]) -> str:
-    """Return a problem's table: every metric, and the difference of the first from Local's."""
+    """Return a problem's table: every metric, and where there is one the difference from Local's."""
     metrics, pace = shown(name), PROBLEMS[name].pace
+    head, rows = ["method", "chosen", *(metric.title for metric in metrics)], []
+    for method in (method for method in PROBLEMS[name].methods if method in found):
+        row = [
+            method,
+            told_setting(method, settings[method], pace),
+            *(metric.mean(found[method]) for metric in metrics),
+        ]
+        gap = None if method == "Local" else compared(found, method, "Local", metrics[0])
+        rows.append(row if len(metrics) > 1 else [*row, "–" if gap is None else _cell(gap, metrics[0])])
+    return table(head if len(metrics) > 1 else [*head, "minus Local, 95 % interval"], rows)
+
+
+def gap_table(name: str, found: Found) -> str:
+    """Return the differences from Local in all of a problem's metrics, where it has several."""
+    metrics = shown(name)
     rows = []
     for method in PROBLEMS[name].methods:
-        if method not in found:
-            continue
-        gap = None if method == "Local" else compared(found, method, "Local", metrics[0])
-        rows.append(
-            [
-                method,
-                told_setting(method, settings[method], pace),
-                *(metric.mean(found[method]) for metric in metrics),
-                "–" if gap is None else gap.told(metrics[0].digits),
-            ]
-        )
-    return table(["method", "chosen", *(metric.title for metric in metrics), "minus Local, 95 % interval"], rows)
+        gaps = [compared(found, method, "Local", metric) for metric in metrics]
+        if method != "Local" and len(gaps) > 1 and None not in gaps:
+            rows.append([method, *(_cell(gap, one) for gap, one in zip(gaps, metrics, strict=True) if gap is not None)])
+    head = ["minus Local, 95 % interval", *(metric.title for metric in metrics)]
+    return f"\n\n{table(head, rows)}" if rows else ""
 
 
 def section(name: str, found: Found, settings: Mapping[str, list[Setting]]) -> str:
@@ -156,7 +166,8 @@ def section(name: str, found: Found, settings: Mapping[str, list[Setting]]) -> s
         return ""
     missing = [method for method in problem.methods if method not in found]
     lacking = f"\n\nNot run for this page: {'; '.join(missing)}." if missing else ""
-    return f"### {problem.title}\n\n{problem.told}\n\n{problem_table(name, found, settings)}{lacking}\n"
+    tables = f"{problem_table(name, found, settings)}{gap_table(name, found)}"
+    return f"### {problem.title}\n\n{problem.told}\n\n{tables}{lacking}\n"
 
 
 def curve_table(found: Mapping[str, Found], metric: Shown) -> str:
@@ -170,16 +181,15 @@ def curve_table(found: Mapping[str, Found], metric: Shown) -> str:
     return table([f"{metric.title}, patients:", *map(str, SIZES), "all"], rows) if rows else ""
 
 
-def paying(found: Mapping[str, Found]) -> str:
+def paying(found: Mapping[str, Found], metric: Shown) -> str:
     """Return the difference of what is shared from what each has by itself, by the patients of a hospital."""
-    metric = HEART[1]
     rows = []
     for method in CURVES:
         gaps = [compared(found[f"heart-{patients}"], method, "Local", metric) for patients in SIZES]
         gaps.append(compared(found["heart"], method, "Local", metric))
         if method != "Local" and any(gap is not None for gap in gaps):
-            rows.append([method, *("–" if gap is None else gap.told() for gap in gaps)])
-    head = ["AUC minus Local's, patients:", *map(str, SIZES), "all"]
+            rows.append([method, *("–" if gap is None else _cell(gap, metric) for gap in gaps)])
+    head = [f"{metric.title}, minus Local's, patients:", *map(str, SIZES), "all"]
     return table(head, rows) if rows else ""
 
 
@@ -282,7 +292,8 @@ def parts(found: Mapping[str, Found], settings: Mapping[str, Mapping[str, list[S
             text for name in PROBLEMS if wanted(name) and (text := section(name, found[name], settings[name]))
         )
 
-    curves = "\n\n".join(text for text in (curve_table(found, HEART[1]), paying(found), draw_curves(found)) if text)
+    gaps = [paying(found, metric) for metric in HEART]
+    curves = "\n\n".join(text for text in (curve_table(found, HEART[1]), *gaps, draw_curves(found)) if text)
     return {
         "toys": some(lambda name: name.startswith(("noisy", "mapping"))),
         "digits": some(lambda name: name.startswith("digits")),
@@ -305,6 +316,9 @@ def write() -> None:
         answers=answers(found),
         notes=NOTES.read_text(encoding="utf-8") if NOTES.exists() else "",
         summary=table(["problem", *pairs], answer_rows(found)),
+        exhibits="\n\n".join(
+            text for text in (flic_exhibits.distances(), flic_exhibits.draw(RESULTS / "flic-latent.svg")) if text
+        ),
         variants=table(["problem", "variant", "minus FLIC-HL", "minus Local"], variant_rows(found)),
         **parts(found, settings),
     )
@@ -385,4 +399,12 @@ fixed temperature, 0.3, that nobody chose: its Brier score and calibration error
 the classes after a round without alignment, in place of random ones.
 
 {variants}
+
+## What alignment does to the latent space
+
+MNIST and USPS, 40 clients of 5 classes, one seed, before the last training. W2 is that of a client's samples of a class
+from the anchor of the class, the mean over all; the plane is that of the first two principal components, with a ring
+for every anchor of FLIC-HL and a dot for every client's mean of a class. A run's report has both.
+
+{exhibits}
 """
