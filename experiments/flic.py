@@ -4,6 +4,7 @@
     python experiments/flic.py heart Local         # the runs of one problem, of one method
     python experiments/flic.py runs                # all runs that need torch and numpy alone
     python experiments/flic.py beside              # the others: boosted trees per site, and rows as text
+    python experiments/flic.py exhibits            # what alignment does to the latent space, with the settings chosen
     python experiments/flic.py page                # the page from whatever runs are there
 
 HANSA_WORKERS runs so many at a time, HANSA_SECONDS ends it after the runs that are under way, HANSA_ROUNDS (5) are the
@@ -19,6 +20,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+import flic_exhibits
 import torch
 from flic_runs import METHODS, PROBLEMS, Job, Trial, jobs
 
@@ -26,7 +28,7 @@ import hansa
 
 WORKERS = int(os.environ.get("HANSA_WORKERS", "1"))
 UNTIL = time.time() + float(os.environ.get("HANSA_SECONDS", "inf"))
-OTHER = ("runs", "beside", "page")
+OTHER = ("runs", "beside", "exhibits", "page")
 # The most important first, so that a page can be made when time is up.
 ORDER = (
     "heart",
@@ -99,6 +101,8 @@ def chosen(words: Sequence[str]) -> list[Job]:
 def main(words: Sequence[str]) -> None:
     """Make the runs of the problems and methods named (all where none is), and the page from everything."""
     problems = make_all(chosen(words))
+    if not words or "exhibits" in words:
+        flic_exhibits.make()
     if not words or "page" in words:
         import flic_page  # needs scipy
 

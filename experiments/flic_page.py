@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import flic_exhibits
 import numpy as np
-from common import RESULTS, made_by, picture, table
+from common import RESULTS, picture, table
 from flic_real import SCORE
 from flic_runs import CURVES, METHODS, PRETRAIN, PROBLEMS, ROUNDS, SIZES, VARIANTS, Job, Setting, Trial
 from scipy import stats
+
+import hansa
 
 Found = dict[str, list[dict[str, float]]]  # by method: the metrics of every seed
 NOTES = RESULTS / "flic-notes.md"
@@ -127,26 +130,35 @@ def told_setting(method: str, settings: Sequence[Setting], pace: int) -> str:
     if METHODS[method].beside:
         return f"{most[0]} trees, rate {most[1]:g}{times}"
     own = "" if METHODS[method].own == "–" else f", {METHODS[method].own} {most[1]:g}"
-    return f"{most[0] * pace} epochs{own}{times}"
+    epochs, edge = most[0] * pace, "†" if most[0] == max(one for one, _ in METHODS[method].settings) else ""
+    return f"{epochs}{edge} epoch{'' if epochs == 1 else 's'}{own}{times}"
 
 
 def problem_table(name: str, found: Found, settings: Mapping[str, list[Setting]]) -> str:
-    """Return a problem's table: every metric, and the difference of the first from Local's."""
+    """Return a problem's table: every metric, and where there is one the difference from Local's."""
     metrics, pace = shown(name), PROBLEMS[name].pace
+    head, rows = ["method", "chosen", *(metric.title for metric in metrics)], []
+    for method in (method for method in PROBLEMS[name].methods if method in found):
+        row = [
+            method,
+            told_setting(method, settings[method], pace),
+            *(metric.mean(found[method]) for metric in metrics),
+        ]
+        gap = None if method == "Local" else compared(found, method, "Local", metrics[0])
+        rows.append(row if len(metrics) > 1 else [*row, "–" if gap is None else _cell(gap, metrics[0])])
+    return table(head if len(metrics) > 1 else [*head, "minus Local, 95 % interval"], rows)
+
+
+def gap_table(name: str, found: Found) -> str:
+    """Return the differences from Local in all of a problem's metrics, where it has several."""
+    metrics = shown(name)
     rows = []
     for method in PROBLEMS[name].methods:
-        if method not in found:
-            continue
-        gap = None if method == "Local" else compared(found, method, "Local", metrics[0])
-        rows.append(
-            [
-                method,
-                told_setting(method, settings[method], pace),
-                *(metric.mean(found[method]) for metric in metrics),
-                "–" if gap is None else gap.told(metrics[0].digits),
-            ]
-        )
-    return table(["method", "chosen", *(metric.title for metric in metrics), "minus Local, 95 % interval"], rows)
+        gaps = [compared(found, method, "Local", metric) for metric in metrics]
+        if method != "Local" and len(gaps) > 1 and None not in gaps:
+            rows.append([method, *(_cell(gap, one) for gap, one in zip(gaps, metrics, strict=True) if gap is not None)])
+    head = ["minus Local, 95 % interval", *(metric.title for metric in metrics)]
+    return f"\n\n{table(head, rows)}" if rows else ""
 
 
 def section(name: str, found: Found, settings: Mapping[str, list[Setting]]) -> str:
@@ -156,7 +168,8 @@ def section(name: str, found: Found, settings: Mapping[str, list[Setting]]) -> s
         return ""
     missing = [method for method in problem.methods if method not in found]
     lacking = f"\n\nNot run for this page: {'; '.join(missing)}." if missing else ""
-    return f"### {problem.title}\n\n{problem.told}\n\n{problem_table(name, found, settings)}{lacking}\n"
+    tables = f"{problem_table(name, found, settings)}{gap_table(name, found)}"
+    return f"### {problem.title}\n\n{problem.told}\n\n{tables}{lacking}\n"
 
 
 def curve_table(found: Mapping[str, Found], metric: Shown) -> str:
@@ -170,16 +183,15 @@ def curve_table(found: Mapping[str, Found], metric: Shown) -> str:
     return table([f"{metric.title}, patients:", *map(str, SIZES), "all"], rows) if rows else ""
 
 
-def paying(found: Mapping[str, Found]) -> str:
+def paying(found: Mapping[str, Found], metric: Shown) -> str:
     """Return the difference of what is shared from what each has by itself, by the patients of a hospital."""
-    metric = HEART[1]
     rows = []
     for method in CURVES:
         gaps = [compared(found[f"heart-{patients}"], method, "Local", metric) for patients in SIZES]
         gaps.append(compared(found["heart"], method, "Local", metric))
         if method != "Local" and any(gap is not None for gap in gaps):
-            rows.append([method, *("–" if gap is None else gap.told() for gap in gaps)])
-    head = ["AUC minus Local's, patients:", *map(str, SIZES), "all"]
+            rows.append([method, *("–" if gap is None else _cell(gap, metric) for gap in gaps)])
+    head = [f"{metric.title}, minus Local's, patients:", *map(str, SIZES), "all"]
     return table(head, rows) if rows else ""
 
 
@@ -282,7 +294,8 @@ def parts(found: Mapping[str, Found], settings: Mapping[str, Mapping[str, list[S
             text for name in PROBLEMS if wanted(name) and (text := section(name, found[name], settings[name]))
         )
 
-    curves = "\n\n".join(text for text in (curve_table(found, HEART[1]), paying(found), draw_curves(found)) if text)
+    gaps = [paying(found, metric) for metric in HEART]
+    curves = "\n\n".join(text for text in (curve_table(found, HEART[1]), *gaps, draw_curves(found)) if text)
     return {
         "toys": some(lambda name: name.startswith(("noisy", "mapping"))),
         "digits": some(lambda name: name.startswith("digits")),
@@ -298,13 +311,16 @@ def write() -> None:
     lacking = [PROBLEMS[name].title for name in PROBLEMS if not found[name]]
     pairs = ["FLIC-HL − Local", "FLIC-HL − HetFedRep", "FLIC-Class − Local"]
     text = TEXT.format(
-        made=made_by("make results-flic").split(" Every run's")[0],
+        version=hansa.__version__,
         lacking=f"Not run for this page: {'; '.join(lacking)}." if lacking else "",
         rounds=ROUNDS,
         pretrain=PRETRAIN,
         answers=answers(found),
         notes=NOTES.read_text(encoding="utf-8") if NOTES.exists() else "",
         summary=table(["problem", *pairs], answer_rows(found)),
+        exhibits="\n\n".join(
+            text for text in (flic_exhibits.distances(), flic_exhibits.draw(RESULTS / "flic-latent.svg")) if text
+        ),
         variants=table(["problem", "variant", "minus FLIC-HL", "minus Local"], variant_rows(found)),
         **parts(found, settings),
     )
@@ -321,8 +337,8 @@ def write() -> None:
 
 TEXT = """# Alignment of clients whose inputs differ
 
-{made} Every run's plan, seed and numbers lie in a file of its own under `runs/results/flic/`; the numbers behind this
-page are in the JSON file beside it.
+Made by `make results-flic` with hansa {version}. Every run's plan, seed and numbers lie in a file of its own under
+`runs/results/flic/`; the numbers behind this page are in the JSON file beside it.
 
 The question: where does FLIC's alignment help, and does a variant of ours keep its promise where the paper's does not?
 
@@ -330,27 +346,36 @@ The question: where does FLIC's alignment help, and does a variant of ours keep 
 
 ## The answer
 
-{answers}
-
 {notes}
 
 {summary}
+
+Counted over all problems, by accuracy or RMSE:
+
+{answers}
 
 ## How it was done
 
 All clients take part in each of {rounds} rounds; then each trains once more by itself, on its own loss alone (closed
 forms do not). Adam, rate 0.003 in batches of 50, and a latent space of 64 behind an MLP of 64 and 64 units; on the
 tables batches of 32 (heart: rate 0.005; Parkinson's: 0.02), a layer of 32 and a latent space of 16. FLIC pre-trains for
-{pretrain} epochs; λ₁ = λ₂ = 0.001 unless λ₁ is chosen, anchors start at N(0, 10²·I), for real targets at N(0, I). This
-is less than the paper's 50 rounds and 100 epochs of pre-training, for everybody alike.
+{pretrain} epochs; λ₁ = λ₂ = 0.001 unless λ₁ is chosen, anchors start at N(0, 10²·I), for real targets at N(0, I).
+FLIC-HL and HetFedRep have a layer between latent space and outputs that FLIC-Class, FedHeNN and Local have not: FLIC-HL
+− HetFedRep and FLIC-Class − Local are what alignment does, FLIC-HL − Local is what a client gets from all of it.
 
 Every method has four settings: of local epochs alone, or of epochs and one number of its own. The best on samples held
-out of the training sets is tested once. On toys, digits, EEG and FEMNIST it is chosen with two seeds that are not
-tested, a fifth of the samples held out; on heart and Parkinson's, whose test rows are a new draw for every seed, for
-each seed by itself, with a third of the patients or a fifth of the days held out, by the loss or the error. Accuracy is
-over all test samples of all clients; RMSE, AUC, Brier score and calibration error are those of clients, weighted by
-test samples (RMSE: not weighted). Means ± standard deviation over seeds; differences are paired by seed, with 95 %
-intervals by Student's t. Nothing corrects for the number of comparisons.
+out of the training sets is tested once; † marks the most epochs offered, where more might have done better. On toys,
+digits, EEG and FEMNIST it is chosen with two seeds that are not tested, a fifth of the samples held out; on heart and
+Parkinson's, whose test rows are a new draw for every seed, for each seed by itself, with a third of the patients or a
+fifth of the days held out, by the loss or the error. Accuracy is over all test samples of all clients; RMSE, AUC, Brier
+score and calibration error are those of clients, weighted by test samples (RMSE: not weighted). Means ± standard
+deviation over seeds; differences are paired by seed, with 95 % intervals by Student's t. Nothing corrects for the
+number of comparisons.
+
+What a seed draws anew differs. Toys and digits: everything. Heart and Parkinson's: which of the same patients and days
+train and test, so that an interval speaks of these hospitals and patients, and of no others. EEG and FEMNIST: the first
+weights and the order of samples alone, as both have one test set; an interval leaves out what other subjects or writers
+would change.
 
 ## Toys
 
@@ -385,4 +410,12 @@ fixed temperature, 0.3, that nobody chose: its Brier score and calibration error
 the classes after a round without alignment, in place of random ones.
 
 {variants}
+
+## What alignment does to the latent space
+
+MNIST and USPS, 40 clients of 5 classes, one seed, before the last training. W2 is that of a client's samples of a class
+from the anchor of the class, the mean over all; the plane is that of the first two principal components, with a ring
+for every anchor of FLIC-HL and a dot for every client's mean of a class. A run's report has both.
+
+{exhibits}
 """

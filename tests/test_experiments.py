@@ -34,7 +34,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     yield load
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
-    flic = ("flic", "flic_beside", "flic_page", "flic_real", "flic_runs", "flic_toys")
+    flic = ("flic", "flic_beside", "flic_exhibits", "flic_page", "flic_real", "flic_runs", "flic_toys")
     others = ("attacks", "backbones", "common", "fed3r", "personalisation", "privacy")
     for name in (*others, *fedpcl, *fedseq, *flic, "robust", "channels"):
         sys.modules.pop(name, None)
@@ -345,7 +345,7 @@ def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_on_training
 def test_a_page_of_alignment_compares_in_pairs_and_says_what_is_missing(
     experiment, tmp_path: Path, monkeypatch
 ) -> None:
-    toys, runs, page = (experiment(name) for name in ("flic_toys", "flic_runs", "flic_page"))
+    toys, runs, exhibits, page = (experiment(f"flic_{name}") for name in ("toys", "runs", "exhibits", "page"))
     made = runs.Problem(
         "Tiny",
         "Told.",
@@ -362,6 +362,7 @@ def test_a_page_of_alignment_compares_in_pairs_and_says_what_is_missing(
         (runs, "RECORDS", tmp_path / "flic"),
         (runs, "ROUNDS", 1),
         (runs, "PRETRAIN", 1),
+        (exhibits, "PROBLEM", "noisy-tiny"),
         (page, "RESULTS", results),
         (page, "NOTES", results / "notes.md"),
     ):
@@ -373,8 +374,13 @@ def test_a_page_of_alignment_compares_in_pairs_and_says_what_is_missing(
         for trial in job.reported(setting):
             assert trial.made() == trial.made() == trial.found()  # made once
     assert len(list((tmp_path / "flic").iterdir())) == 2 * (4 + 2)
+    exhibits.make()
+    (curve,) = exhibits.found("FLIC-HL")["distance of classes from their anchors"]
     page.write()
     text = (results / "flic.md").read_text()
+    assert f"| FLIC-HL | {curve['mean W2'][0]:.1f} |" in text
+    drawn = (results / "flic-latent.svg").read_text()
+    assert drawn.count('r="7"') == 2 * 20 and drawn.count('r="2.5"') == 2 * 4 * 3  # anchors, and means of classes
     assert "Not run for this page: Toy" in text and "Not run for this page: HetFedRep." in text
     found = json.loads((results / "flic.json").read_text())["noisy-tiny"]
     pairs = [[one["client_accuracy_weighted"] for one in found[name]["test"]] for name in ("FLIC-HL", "Local")]

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from hand_problems import rng
 from torch import Tensor
 
+from hansa import DataPlan, PhasePlan, Plan, federation_from_clients
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedavg_ft import FedAvgFT
 from hansa.algorithms.fedhenn import FedHeNN
@@ -26,16 +27,23 @@ from hansa.algorithms.personal import Personal
 from hansa.algorithms.private import Private
 from hansa.algorithms.robust import Robust
 from hansa.contract import Algorithm
+from hansa.data.partitions.natural import Natural
+from hansa.data.sources.digits import Digits
 from hansa.errors import HansaError
+from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
 from hansa.models.latent import Latent
 from hansa.models.recurrent import CharLSTM
+from hansa.orchestrate.star import Sweep
 from hansa.payload import Update
+from hansa.plan.assemble import assemble
+from hansa.running.loop import run_phases
 from hansa.task import ClientData, Task
 from hansa.training.alignment import DRAWN, MEAN, NOISE, ROOT, AnchorDistance, Anchored, gram
 from hansa.training.distances import barycentre, cka, w2, w2_by_class
 from hansa.training.local import LocalTraining
 from hansa.tree import Tree, equal, pick
+from journals import ListJournal
 
 LOCAL = LocalTraining(lr=0.05, epochs=2, batch_size=100)
 PLAIN: dict[str, Any] = {"pretrain_epochs": 0, "calibration": 0.0}
@@ -411,3 +419,26 @@ def test_exhibits_show_how_far_classes_are_from_their_anchors() -> None:
     assert scatter.texts["group"] == [f"class {number}" for number in (0, 1, 2, 0, 1, 0, 1, 2)]
     assert scatter.numbers["PC 1"][0] == scatter.numbers["PC 1"][2] != scatter.numbers["PC 1"][1]  # classes 0 and 2
     assert FlicClass(LOCAL).exhibits(REAL, FlicClass(LOCAL).server_init(REAL), {}) == ()
+
+
+def test_a_phase_after_flic_starts_from_clients_networks_and_not_from_the_anchors() -> None:
+    names = dict(zip("abc", clients(), strict=True))
+    sites = federation_from_clients({name: (own.x, own.y, own.x, own.y) for name, own in names.items()})
+    first = PhasePlan(FlicHL(LOCAL, anchors=Alignment(0.1, pretrain_epochs=1, lr=0.1)), 2)
+    still = replace(LOCAL, lr=1e-12)
+
+    def alike(one: Tree, other: Tree) -> bool:
+        return one.keys() == other.keys() and all(torch.allclose(one[key], other[key], atol=1e-6) for key in one)
+
+    flic = FlicHL(still, anchors=Alignment(0.1, pretrain_epochs=0, lr=1e-12))
+    for algorithm in (Local(still), flic):
+        phases = (first, PhasePlan(algorithm, orchestration=Sweep()))
+        plan = Plan(DataPlan(Digits(), Natural()), phases, Latent(MLP((5,)), 3, hidden=4), name="flic", seed=0)
+        run = run_phases(assemble(plan, sites).experiment, MemoryStore(), ListJournal())
+        assert run is not None and run.previous is not None
+        for name in names:
+            own, before = (one.deployed(name)[1] for one in (run, run.previous))
+            assert alike(own, before)
+    anchors, moved = (pick("anchors", one.server) for one in (run, run.previous))
+    assert alike(anchors, Alignment().server_init(run.task))
+    assert not alike(anchors, moved)

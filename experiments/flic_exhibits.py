@@ -1,0 +1,86 @@
+"""What alignment does to the latent space, as FLIC's exhibits tell it after every round: one problem, one seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import flic_runs
+from common import table
+
+from hansa.io.files import write_whole
+from hansa.io.store import MemoryStore
+from hansa.metrics.exhibits import unpacked
+from hansa.plan.assemble import assemble
+from hansa.running.loop import run_phases
+
+PROBLEM, SEED = "digits-40-5", 0
+SHOWN = ("FLIC-HL", "FLIC-HL, λ₁ chosen", "FLIC-HL, anchors at means")
+Exhibits = dict[str, list[dict[str, list[Any]]]]  # by title: the columns of every round
+
+
+def path(method: str, setting: flic_runs.Setting) -> Path:
+    """Return where the record of a method's exhibits lies."""
+    trial = flic_runs.Trial(PROBLEM, method, setting, SEED, tuning=False)
+    return flic_runs.RECORDS / f"exhibits-{trial.file}"
+
+
+def found(method: str) -> Exhibits:
+    """Return a method's exhibits with the setting that was chosen; nothing where they are missing."""
+    setting = flic_runs.Job(PROBLEM, method, (SEED,)).chosen(flic_runs.Trial.found)
+    there = setting is not None and path(method, setting).exists()
+    return json.loads(path(method, setting).read_text(encoding="utf-8")) if setting and there else {}
+
+
+def make() -> None:
+    """Make the run of every method that has a setting chosen, evaluated after each round, and keep its exhibits."""
+    problem = flic_runs.PROBLEMS[PROBLEM]
+    for method in SHOWN:
+        setting = flic_runs.Job(PROBLEM, method, (SEED,)).chosen(flic_runs.Trial.found)
+        if setting is None or path(method, setting).exists():
+            continue
+        plan = flic_runs.plan(problem, flic_runs.METHODS[method], setting, SEED)
+        phase, store = replace(plan.phases[0], evaluate_every=1), MemoryStore()
+        data = problem.data(SEED, "own", False)
+        run_phases(assemble(replace(plan, phases=(phase,)), data).experiment, store, flic_runs.LastMetrics())
+        kept: Exhibits = {}
+        for number in range(1, phase.rounds + 1):
+            for one in unpacked((store.get(f"0/exhibits/{number}") or {})["exhibits"]):
+                kept.setdefault(one.title, []).append({key: list(cells) for key, cells in one.columns.items()})
+        write_whole(path(method, setting), json.dumps(kept).encode())
+
+
+def distances() -> str:
+    """Return the mean W2 of clients' classes from their anchors, round by round."""
+    lines = {method: found(method).get("distance of classes from their anchors", []) for method in SHOWN}
+    rows = [[name, *(f"{one['mean W2'][0]:.1f}" for one in line)] for name, line in lines.items() if line]
+    return table(["mean W2 after round:", *map(str, range(1, len(rows[0])))], rows) if rows else ""
+
+
+def draw(file: Path, method: str = SHOWN[0]) -> str:
+    """Draw anchors and the means of clients' classes after the first round and the last; return the line to show it."""
+    planes = found(method).get("classes in the latent space", [])
+    if not planes:
+        return ""
+    parts = [_panel(planes[0], "after round 1", 0), _panel(planes[-1], f"after round {len(planes)}", 330)]
+    style = "font: 12px system-ui, sans-serif; fill: #555; background: #fff"
+    whole = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 340" style="{style}" role="img" '
+    file.write_text(f'{whole}aria-label="{method}">{"".join(parts)}</svg>\n', encoding="utf-8")
+    return f"![Anchors and classes of {method} in the plane of their principal components]({file.name})"
+
+
+def _panel(plane: Mapping[str, Sequence[Any]], title: str, left: int) -> str:
+    """Draw one plane: a ring for every anchor, a dot for every mean, a colour for every class."""
+    across, up = plane["PC 1"], plane["PC 2"]
+    low, size = (min(across), min(up)), max(max(across) - min(across), max(up) - min(up)) or 1.0
+    classes = sorted(set(plane["group"]))
+    parts = [f'<text x="{left + 20}" y="20" font-weight="600">{title}</text>']
+    for x, y, group, name in zip(across, up, plane["group"], plane["name"], strict=True):
+        colour = f"hsl({360 * classes.index(group) // len(classes)} 70% 45%)"
+        place = f'cx="{left + 20 + 290 * (x - low[0]) / size:.1f}" cy="{325 - 290 * (y - low[1]) / size:.1f}"'
+        ring, dot = f'r="7" fill="none" stroke="{colour}" stroke-width="2"', f'r="2.5" fill="{colour}"'
+        parts.append(f"<circle {place} {ring if name == 'anchor' else dot}/>")
+    return "".join(parts)
