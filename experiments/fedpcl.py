@@ -4,10 +4,11 @@
     python experiments/fedpcl.py main FedPCL       # the runs of one part, of one method or setting
     python experiments/fedpcl.py page              # the page from whatever runs are there
 
-Parts, the most important first: main, bytes, moments, clients, digits, losses, terms, banks, noise, weak, office,
-alphas, backbones, paper, methods, more.  A method's rate (λ of a closed form) is chosen for every setting on validation
-samples, with a seed that is not tested.  HANSA_WORKERS runs so many rows at a time, each in a process of one thread,
-HANSA_SECONDS ends it after the runs that are under way, and HANSA_FEATURES names where features are (fedpcl_data.py).
+Parts, the most important first: main, bytes, moments, clients, digits, losses, terms, banks, noise, longer, ridges,
+weak, office, alphas, backbones, paper, methods, more.  A method's rate (λ of a closed form) is chosen for every setting
+on validation samples, with a seed that is not tested.  HANSA_WORKERS runs so many rows at a time, each in a process of
+one thread, HANSA_SECONDS ends it after the runs that are under way, and HANSA_FEATURES names where features are
+(fedpcl_data.py).
 """
 
 from __future__ import annotations

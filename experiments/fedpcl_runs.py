@@ -23,6 +23,7 @@ UNTIL = time.time() + float(os.environ.get("HANSA_SECONDS", "inf"))
 SEEDS, TUNING = (0, 1, 2, 3, 4), (100,)
 ROUNDS = int(os.environ.get("HANSA_ROUNDS", "100"))  # where clients are domains
 CROWD_ROUNDS = (ROUNDS + 1) // 2  # where they are many
+LONG_ROUNDS = 4 * CROWD_ROUNDS  # to see what more of them would give
 RATES, RIDGES = (3e-4, 1e-3, 3e-3), (0.01, 1.0, 100.0)
 PLAIN = ("pfedme", "per-fedavg")  # their steps are SGD's
 FACTOR = 30  # of rates of SGD against those of Adam
@@ -288,7 +289,9 @@ MAIN = ("office-both-10-weak3", "office-both-3-strong2", "office-feature-3-stron
 EVERY = MAIN[:2]  # where all methods run
 LOSS_SETTINGS = ("digits-both-10-weak3", "office-both-3-strong2")
 TERM_SETTINGS = ("digits-feature-10-weak3", "crowd-5-1", "digits-both-10-weak3")
-BANKED, NOISED = "crowd-20-1", "office-both-10-weak3"
+BANKED, NOISED, LONGER = "crowd-20-1", "office-both-10-weak3", "crowd-10-1"
+RIDGED = "office-feature-3-weak1"  # where λ matters most
+LONG_RATES = {"FedAvg": 1e-3, "FedPCL": 3e-4}  # those chosen for fewer rounds
 COUNTED = {"FedAvg": METHODS["FedAvg"], **{name: BANKS[name] for name in BANKS if name != "bank-sampled-1"}}
 
 
@@ -316,10 +319,15 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "noise": lambda: [
         Row(setting, method, one, grid=(1e-3,))
         for setting, method, one in (
+            (NOISED, "noiseless", METHODS["FedPCL"]),  # at the rate of those with noise
             *((NOISED, method, one) for method, one in NOISE.items()),
             *((f"images-{name}", "FedPCL", METHODS["FedPCL"]) for name in IMAGE_NOISE),
         )
     ],
+    "longer": lambda: [
+        Row(LONGER, method, METHODS[method], LONG_ROUNDS, grid=(rate,)) for method, rate in LONG_RATES.items()
+    ],
+    "ridges": lambda: [Row(RIDGED, f"ridge-{ridge:g}", METHODS["OLL(Fed3R)"], grid=(ridge,)) for ridge in RIDGES],
     "weak": lambda: rows_of(office(3, "weak3")),
     "office": lambda: rows_of([*office(3, "strong1"), *office(3, "strong3"), *office(3, "weak1")], LITTLE),
     "alphas": lambda: rows_of([f"crowd-10-{alpha:g}" for alpha in ALPHAS], ("Solo", "FedRep", "FedPCL", "OLL(Fed3R)")),
