@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from engine_cases import CLASSES, SIZES, WIDTH, Doubled, check, like
+from engine_cases import CLASSES, SIZES, WIDTH, Doubled, Drawing, Dropping, check, like
 
 from hansa.engines.kernels import sample_space
 from hansa.engines.kernels.cohort import Cohort, Job, bundles
+from hansa.engines.kernels.in_turn import InTurn
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.lazy_sum import LazySum, dense, dense_tree, total
 from hansa.engines.kernels.sample_space import SampleSpace
@@ -117,9 +118,20 @@ def test_stacked_equals_alone(training: LocalTraining, correction: str) -> None:
     check(Stacked(), jobs)
 
 
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("model", [MLP((6,), "tanh"), Dropping(), Drawing()], ids=["mlp", "batch norm", "dropout"])
+def test_in_turn_equals_alone(model: Model, correction: str) -> None:
+    jobs = jobs_of(model, TRAININGS["both"], correction, own=True, local_labels=True)
+    assert InTurn().applies(jobs[0].turn, torch.device("cuda"), forced=False)
+    assert not InTurn().applies(jobs[0].turn, CPU, forced=False), "where the engine needs no kernel for this"
+    check(InTurn(), [job for job in jobs if job.size > 1])  # a batch of one has no statistics
+
+
 @pytest.mark.parametrize("name", ["plain", "batches", "both"])
 @pytest.mark.parametrize(
-    ("kernel", "model"), [(SampleSpace(), Linear()), (Stacked(), MLP((6,)))], ids=["linear", "mlp"]
+    ("kernel", "model"),
+    [(SampleSpace(), Linear()), (Stacked(), MLP((6,))), (InTurn(), MLP((6,)))],
+    ids=["linear", "mlp", "in turn"],
 )
 def test_only_local_labels(kernel: Kernel, model: Model, name: str) -> None:
     """Clients with all classes and with few: some of these hold one sample, so one class."""

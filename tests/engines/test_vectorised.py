@@ -101,19 +101,25 @@ def test_linear_heads_equal_serial(algorithm: Algorithm, temperature: float) -> 
 
 
 @every_algorithm
+def test_clients_that_take_turns_equal_serial(algorithm: Algorithm) -> None:
+    engines = Serial(), Vectorised(path="in-turn")
+    assert_same(*(ran(algorithm, engine, model=MLP((10,))) for engine in engines), SAMPLE_SPACE)
+
+
+@every_algorithm
 def test_small_networks_equal_serial(algorithm: Algorithm) -> None:
     assert path(algorithm, MLP((10,))) == "stacked"
     assert_same(*(ran(algorithm, engine, model=MLP((10,))) for engine in (Serial(), Vectorised())), STACKED)
 
 
-@pytest.mark.parametrize("train", ["*", "head"])
-def test_sequences_of_tokens_equal_serial(train: str) -> None:
+@pytest.mark.parametrize(("train", "way"), [("*", "stacked"), ("head", "sample-space"), ("*", "in-turn")])
+def test_sequences_of_tokens_equal_serial(train: str, way: vectorised.KernelPath) -> None:
     rng, parts = np.random.default_rng(0), np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
     samples = Samples(rng.integers(0, 9, (sum(SIZES), 7)), rng.integers(0, 9, sum(SIZES)))
     names, index = tuple(map(str, range(9))), {f"c{k}": part for k, part in enumerate(parts)}
     data = Federation(IndexedClients(samples, index), Classes(names), samples.take(parts[-1]))
     algorithm, model = FedAvg(replace(LOCAL, train=train)), CharLSTM(4, 6)
-    engine, journal = Vectorised(path="stacked" if train == "*" else "sample-space"), ListJournal()
+    engine, journal = Vectorised(path=way), ListJournal()
     alone = ran(algorithm, Serial(), data=data, model=model)
     assert_same(alone, ran(algorithm, engine, data=data, model=model, journal=journal), STACKED)
     assert paths_of(journal) == {engine.path: 18}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import torch
 from hansa.engines.chained import chained
 from hansa.engines.client_blocks import ClientBlocks, resident
 from hansa.engines.evaluation import rows_of_clients
+from hansa.engines.kernels.in_turn import InTurn
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.lazy_sum import dense_tree
 from hansa.engines.kernels.sample_space import SampleSpace
@@ -45,12 +47,13 @@ from hansa.training.visits import AddsUp
 from hansa.training.wrappers import client_side, training_of
 from hansa.tree import Tree
 
-KernelPath = Literal["auto", "serial", "sample-space", "stacked"]
+KernelPath = Literal["auto", "serial", "sample-space", "stacked", "in-turn"]
 Precision = Literal["float32", "tf32"]  # of products and convolutions on a GPU; tf32 keeps 10 bits of a factor
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "auto": (SampleSpace(), Stacked()),
+    "auto": (SampleSpace(), Stacked(), InTurn()),
     "sample-space": (SampleSpace(),),
     "stacked": (Stacked(),),
+    "in-turn": (InTurn(),),
 }
 MOST = 1024  # clients of a block that trains
 POOLED = 100_000  # clients of a block whose statistics are taken together; the bytes of their samples bound it sooner
@@ -61,7 +64,8 @@ class Vectorised:
     """Trains many clients of a round at once; results equal the serial engine's up to rounding.
 
     A linear head on fixed features trains in sample space, a small network stacked, statistics are taken of all
-    samples together, anything else goes client by client; `path` insists on one of them where it is possible.
+    samples together, anything else goes client by client, on a GPU where there is one; `path` insists on one of them
+    where it is possible.
     """
 
     device: str = "cpu"
@@ -137,6 +141,7 @@ def same_bits(device: str, precision: Precision = "float32") -> Iterator[None]:
     if torch.device(device).type == "cpu":
         yield
         return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it recurrent layers' bits may differ
     less, products = precision == "tf32", torch.backends.cuda.matmul
     before, products.allow_tf32 = products.allow_tf32, less
     flags = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=less)

@@ -38,9 +38,9 @@ class Stacked:
     name: str = "stacked"
 
     def applies(self, turn: Turn, device: torch.device, *, forced: bool) -> bool:
-        """Tell whether the network treats samples one by one; on a CPU convolutions and sequences are slower so."""
-        anything = forced or device.type != "cpu"
-        return (anything or not turn.task.integers) and _plain(turn.task, convolutions=anything)
+        """Tell whether the network treats samples one by one; sequences are slower so, on a CPU convolutions too."""
+        convolutions = forced or device.type != "cpu"
+        return (forced or not turn.task.integers) and _plain(turn.task, convolutions=convolutions)
 
     def pays(self, turn: Turn, size: int, device: torch.device) -> bool:
         """Tell whether one client's step is small for the device."""
