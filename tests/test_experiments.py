@@ -335,10 +335,14 @@ def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_on_training
     for name, problem in runs.PROBLEMS.items():
         assert problem.methods[0] in ("Local", runs.TREES) and not {*problem.tuning} & {*problem.seeds}, name
         for method in (runs.METHODS[one] for one in problem.methods if one != runs.TREES):
-            for setting in method.settings:
+            for setting in runs.settings_of(problem, method):
                 found = runs.plan(problem, method, setting, seed=0)
                 check_phases(found)
-                assert found.phases[0].rounds == (1 if method.model == "linear" else runs.ROUNDS)
+                assert found.phases[0].rounds == (1 if method.model == "linear" else runs.spending(problem).rounds)
+    budget = runs.plan(runs.PROBLEMS["paper-digits-200-5"], runs.METHODS["FLIC-HL"], (10, 0.0), seed=0)
+    star, anchors = budget.phases[0].orchestration, budget.phases[0].algorithm.anchors
+    assert (budget.phases[0].rounds, star.fraction, anchors.pretrain_epochs, anchors.strength) == (50, 0.1, 100, 1e-3)
+    assert runs.Job("paper-mapping-100", "FLIC-HL", (0,)).chosen(lambda _: None) == (10, 0.0)  # nothing to choose
     assert set(experiment("flic").ORDER) == set(runs.PROBLEMS)
 
 
