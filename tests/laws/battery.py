@@ -57,6 +57,7 @@ from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.auto import Auto
+from hansa.engines.flower import Flower
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.session import Engine
@@ -210,6 +211,7 @@ ENGINES: dict[str, Engine] = {
     "vectorised": Vectorised(),
     "stacked": Vectorised(path="stacked"),
     "processes": Processes(1),
+    "flower": Flower(),
 }
 
 

@@ -25,6 +25,7 @@ from hansa.engines.session import (
     Lane,
     PhaseContext,
     RoundServer,
+    States,
     perform,
     receive,
 )
@@ -86,6 +87,15 @@ class EavesdropSession:
     def device(self) -> torch.device:
         """The wrapped engine's own."""
         return self.session.device
+
+    @property
+    def rides(self) -> bool:
+        """The wrapped engine's own."""
+        return self.session.rides
+
+    def settled(self, states: States) -> None:
+        """Let the wrapped engine know."""
+        self.session.settled(states)
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Note what the eavesdropper will receive, and carry out the round."""
