@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from law_examples import Lines, NormNet, PrototypeBank, TinyNet
+from law_examples import AtSites, Lines, NormNet, PrototypeBank, TinyNet
 
 from hansa.algorithms.calibrate import Calibrate
 from hansa.algorithms.checkpoint import Checkpoint
@@ -211,7 +211,7 @@ ENGINES: dict[str, Engine] = {
     "vectorised": Vectorised(),
     "stacked": Vectorised(path="stacked"),
     "processes": Processes(1),
-    "flower": Flower(),
+    "flower": Flower(AtSites()),
 }
 
 

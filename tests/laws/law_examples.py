@@ -135,20 +135,20 @@ class LinesPlanner:
 
 @dataclass(frozen=True, eq=False)
 class AtSites:
-    """A carrier to sites that a test holds: all clients at one, or divided over several."""
+    """A carrier to sites that a test holds; without any, to one that is made for a phase from the clients at hand."""
 
-    sites: Mapping[str, Site]
+    sites: Mapping[str, Site] | None = None
 
     @classmethod
     def of(cls, clients: Mapping[str, Client], count: int = 1) -> AtSites:
-        """Sites that keep states in memory, and trust the examples of this file."""
+        """All clients at one site, or divided over several, which keep states in memory and trust these examples."""
         trust, named = Trust(("law_examples.*", "battery.*")), list(clients.items())
         parts = {f"site-{place}": dict(named[place::count]) for place in range(count)}
         return cls({name: Site(held, MemoryStore(), trust=trust) for name, held in parts.items()})
 
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[Carrier]:
-        yield Sites(self.sites)
+        yield Sites(self.sites or self.of(context.side.clients).sites or {})
 
 
 def poison(how: str, up: Update) -> Update:

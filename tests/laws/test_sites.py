@@ -59,11 +59,11 @@ class Watched:
 
     @property
     def homes(self) -> Mapping[str, str]:
-        return Sites(self.inner.sites).homes
+        return Sites(self.inner.sites or {}).homes
 
     def ask(self, letters: Mapping[str, bytes], patience: float) -> Answers:
         self.trips.append(list(letters))
-        for site, answer in list(Sites(self.inner.sites).ask(letters, patience)):
+        for site, answer in list(Sites(self.inner.sites or {}).ask(letters, patience)):
             assert isinstance(answer, bytes)
             yield site, self.meddle(len(self.trips), site, answer)
 

@@ -17,6 +17,7 @@ import torch
 
 from hansa.data.clients import FarClient
 from hansa.engines.auto import Auto
+from hansa.engines.flower import Flower
 from hansa.engines.session import (
     ClientFailed,
     Engine,
@@ -65,6 +66,8 @@ class Eavesdrop:
         far = next((name for name, one in known.items() if isinstance(one, FarClient)), None)
         says = f"An eavesdropper listens at simulated clients, and the samples of client '{far}' are elsewhere"
         require(far is None, f"{says}: use the engine '{name_of('engine', self.inner)}' alone.")
+        says = "An eavesdropper listens at simulated clients, and states of clients at sites are not here"
+        require(not isinstance(self.inner, Flower), f"{says}: use another engine inside.")
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         with self.inner.open(context) as session:
             yield EavesdropSession(self, context, session)

@@ -101,6 +101,12 @@ class Federation:
             for name, client in self.clients.items()
         }
 
+    @property
+    def integers(self) -> bool:
+        """Whether inputs are token numbers."""
+        first = next(iter(self.clients.values()))
+        return first.integers if isinstance(first, FarClient) else not first.train.x.is_floating_point()
+
     def sizes(self) -> dict[str, int]:
         """Count the training samples of every client."""
         return {name: client.size for name, client in self.clients.items()}

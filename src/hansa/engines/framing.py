@@ -64,12 +64,14 @@ def _message(stream: BinaryIO, size: int) -> memoryview:
     return message
 
 
-def read(stream: BinaryIO) -> Frame:
-    """Receive a frame; EOFError when the other side is gone, and a sentence where it sends no frames."""
+def read(stream: BinaryIO, most: int | None = None) -> Frame:
+    """Receive a frame; EOFError when the other side is gone, and a sentence where it sends no frames or too much."""
     count, length = struct.unpack("<2Q", _exactly(stream, 16))
     fits = count <= MESSAGES and length <= HEADER
     require(fits, f"A frame of {count} messages and a head of {length} bytes cannot be: the other side is foreign.")
     sizes = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
+    large = f"A frame of {sum(sizes)} bytes is larger than is read here ({most})"
+    require(most is None or sum(sizes) <= most, f"{large}: raise 'largest' where that is set.")
     head = _head(_exactly(stream, length))
     return head, [_message(stream, size) for size in sizes]
 

@@ -159,6 +159,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "flower": "hansa.engines.flower:Flower",
     },
     "carrier": {
+        "superlink": "hansa.engines.relay:SuperLink",
         "loopback": "hansa.engines.carriers:Loopback",
     },
     "metric": {

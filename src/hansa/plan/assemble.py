@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from hansa.algorithms.describe import Describe
 from hansa.data.dataset import Dataset
@@ -12,6 +12,7 @@ from hansa.data.federation import Federation, build_federation, has_samples, no_
 from hansa.data.sources.table import TableSource
 from hansa.data.split import Division
 from hansa.data.targets import Real
+from hansa.engines.flower import Flower
 from hansa.errors import HansaError, Problems, require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.module import FrozenModule
@@ -45,9 +46,12 @@ class Assembled:
 def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *, trust: TrustLike = False) -> Assembled:
     """Make everything ready to run.  `data` stands in for the plan's own source, or for all of its data section.
 
+    So do the clients of an engine whose sites hold their own data.
+
     `trust` is about the run that the plan continues, where it does: the import paths which that run's plan may name.
     """
     extraction = Extraction(plan, progress)
+    data = data or (plan.engine.elsewhere() if isinstance(plan.engine, Flower) else None)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     task = task_for(plan, federation, extraction.spans)
     suite = default_suite(task.real, plan.evaluate.metrics)
@@ -71,7 +75,7 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
 class Extraction:
     """Features in place of raw samples where the plan asks for them, and what that cost."""
 
-    def __init__(self, plan: Plan, progress: Progress | None):
+    def __init__(self, plan: Divided, progress: Progress | None):
         self.plan, self.progress = plan, progress
         self.done: Extracted | None = None
 
@@ -108,7 +112,26 @@ class Extraction:
         }
 
 
-def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
+class Divided(Protocol):
+    """A file that says what data is read and how it is divided: a plan's, or a site's."""
+
+    @property
+    def data(self) -> DataPlan:
+        """The data section."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The seed of the division."""
+        ...
+
+
+def divided(plan: Divided, data: Dataset) -> Federation:
+    """Return the clients of a data section, with their samples."""
+    return _divide(plan, data, Extraction(plan, None))
+
+
+def _divide(plan: Divided, data: Dataset, extraction: Extraction) -> Federation:
     """Extract first, so that seeds and partitions share features; shifted images and scaled tables depend on both."""
     last = bool(plan.data.shift) or data.rule is not None
     prepare = extraction.shifted_features if last else None
@@ -118,7 +141,6 @@ def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
 
 def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], ...] = ()) -> Task:
     """Return the task, in the shapes of the data; building its model once shows that it takes them."""
-    x = next(iter(federation.clients.values())).train.x
     network, own = networks_of(plan.model, federation.inputs())
     task = Task(
         model=network.model,
@@ -126,7 +148,7 @@ def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], .
         outputs=federation.outputs,
         population=len(federation.clients),
         seed=plan.seed,
-        integers=not x.is_floating_point(),
+        integers=federation.integers,
         real=isinstance(federation.target, Real),
         samples=sum(federation.sizes().values()),
         spans=spans,
