@@ -207,3 +207,19 @@ def test_a_run_goes_on_without_a_site_that_is_killed(fed: Running) -> None:
     assert equal(model(found.path), model(absent.path))
     fed.start("c")  # and it is let in again
     until(lambda: fed.connected() == set(SITES), 90)
+
+
+def test_a_superlink_that_was_killed_is_started_again(fed: Running) -> None:
+    """Sites come back by themselves; a run that was under way stops with a sentence, and is resumed."""
+    number = int((fed.folder / "server" / "pid").read_text())
+    os.kill(number, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(number, 0)
+    assert not federation.status(fed.folder)["running"]
+    federation.up(fed.folder)
+    until(lambda: fed.connected() == set(SITES), 90)
+    here = fed.folder.parent
+    engine = {"name": "flower", "carrier": {"folder": str(fed.folder)}}
+    changes = [f"engine={json.dumps(engine).replace(':', '=')}", "phases.1.rounds=1"]
+    found = hansa.run(here / "plan.toml", out=here / "later", changes=changes)
+    assert [one["failed"] for one in found.rounds] == [{}, {}]
