@@ -53,12 +53,16 @@ def start_federation(folder: Folder) -> None:
 def run_on_federation(
     folder: Folder,
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or the name of a shipped plan.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: phases.0.rounds=5.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to write.  [default: runs/NAME-TIME]")] = None,
 ) -> None:
     """Run a plan on the sites, whose data stands in for the plan's own; `hansa resume` continues it."""
     from hansa.cli.commands import run
 
-    run(plan, changes=[f"engine={{name='flower', carrier={{folder={json.dumps(str(folder.resolve()))}}}}}"], out=out)
+    engine = f"engine={{name='flower', carrier={{folder={json.dumps(str(folder.resolve()))}}}}}"
+    run(plan, changes=[engine, *(changes or ())], out=out)
 
 
 @deploy_app.command("status")

@@ -130,9 +130,9 @@ def _asked(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Awa
 
 def _charging(run: PhaseRun, record: Record, awaited: Callable[[], T]) -> T:
     """Return what was awaited, and charge the bytes of it to the round that asked for it."""
-    before = run.ledger.totals()["bytes_evaluate"]
+    before = run.ledger.evaluation_bytes
     found = awaited()
-    record["bytes_evaluate"] += int(run.ledger.totals()["bytes_evaluate"] - before)
+    record["bytes_evaluate"] += run.ledger.evaluation_bytes - before
     return found
 
 
