@@ -100,8 +100,9 @@ def test_a_site_is_a_process_that_answers_until_it_is_asked_to_stop(site: Path) 
         odd.sendall(b"GET / HTTP/1.1\r\n\r\n" * 2)
     with socket.socket(socket.AF_UNIX) as odd:
         odd.connect(str(path))
-    assert "came before" in ask(path, letters.write(Letter(NOW, 1), [])).refused
-    assert ask(path, letters.write(Letter(NOW, 2), [])).refused == ""
+    assert ask(path, letters.write(Letter(NOW, 1, "phase"), [])).unknown
+    assert "came before" in ask(path, letters.write(Letter(NOW, 1, "phase"), [])).refused
+    assert ask(path, letters.write(Letter(NOW, 2, "phase"), [])).refused == ""
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0 and not path.exists()
 

@@ -434,9 +434,10 @@ def test_odd_errands_fail_by_themselves(talk: Talk) -> None:
 
 
 def test_a_site_says_who_is_there_and_shows_no_sample(talk: Talk) -> None:
-    hello = letters.write(Letter(talk.letter.lease, 1), [])
+    """To anybody, and without taking it away from the server that it works for."""
+    hello = letters.write(Letter(talk.letter.lease + 1, 1), [])
     data = talk.site.answer(hello)
     answer, messages = letters.read_answer(data)
     assert messages == [] and [one.client for one in answer.clients] == [f"c{k}" for k in range(7)]
     assert (answer.clients[1].size, answer.clients[1].test_size, answer.clients[1].input_shape) == (11, 4, (5,))
-    assert len(data) < 2000
+    assert len(data) < 2000 and talk.refused() == ""

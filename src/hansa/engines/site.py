@@ -51,6 +51,8 @@ class Site:
             most = f"A letter of {len(letter)} bytes is larger than this site reads ({self.largest})"
             require(len(letter) <= self.largest, f"{most}: raise 'largest' in its site file.")
             read, messages = letters.read_letter(letter)
+            if not read.phase:  # whoever only asks who is there takes no run away from its server
+                return letters.write(self._hello(), [])
             self._admit(read)
             answer = letters.write(*self._answer(read, [wire.unpack(message)[0] for message in messages]))
             self.store.commit({"lease": read.lease, "number": read.number})
@@ -71,8 +73,6 @@ class Site:
         require(not again, f"Letter {letter.number} came before: it is not listened to twice.")
 
     def _answer(self, letter: Letter, trees: Sequence[Tree]) -> tuple[Answer, list[Message]]:
-        if not letter.phase:
-            return self._hello(), []
         if letter.described is not None:
             self._describe(letter, trees)
         if self.errands is None or self.phase != letter.phase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from pathlib import Path
@@ -65,7 +66,7 @@ def _ask(grid: Grid, asking: socket.socket, letters: dict[int, tuple[str, bytes]
     names = [site for site, _ in letters.values()]
     waiting = dict(zip(grid.push_messages(messages), names, strict=True)) if messages else {}
     until = time.monotonic() + patience
-    while waiting and time.monotonic() < until:
+    while waiting and time.monotonic() < until and not _gone(asking):
         for reply in grid.pull_messages(list(waiting)):
             site = waiting.pop(reply.metadata.reply_to_message_id)
             if reply.has_error():
@@ -74,6 +75,11 @@ def _ask(grid: Grid, asking: socket.socket, letters: dict[int, tuple[str, bytes]
                 records: dict[str, Any] = dict(reply.content)
                 send(asking, {"site": site}, [records["letter"]["0"].data])
         time.sleep(GLANCE if waiting else 0)
+
+
+def _gone(asking: socket.socket) -> bool:
+    """Tell whether whoever asked has hung up, such as a run that was killed: then nobody waits for its answers."""
+    return bool(select.select([asking], [], [], 0)[0]) and not asking.recv(1, socket.MSG_PEEK)
 
 
 def _message(node: int, letter: bytes, patience: float) -> Message:
