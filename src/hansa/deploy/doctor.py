@@ -150,25 +150,24 @@ def _key(node: Node, path: Path) -> str:
         command, env=environment(path.parent / "flwr"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        known = _says(process, re.compile(r"SuperNode ID"), 3 * PATIENCE)
+        told = _says(process, re.compile("SuperNode ID|Connection attempt failed|Failed to activate"), 3 * PATIENCE)
     finally:
         process.terminate()
         process.wait()
-    says = f"The server does not let this site's key, '{node.key}', in"
-    require(known, f"{says}: its public half must be the one in the folder that 'hansa deploy up' was started with.")
+    says = f"The server does not let this site's key, '{node.key}', in: its public half must be the one in the"
+    also = "and no other node may have the key; one that was killed counts for about a minute"
+    require("ID" in told, f"{says} folder that 'hansa deploy up' was started with, {also}.")
     return "the server knows this site's key"
 
 
-def _says(process: subprocess.Popen[bytes], what: re.Pattern[str], patience: float) -> bool:
-    """Tell whether a process prints something within some seconds."""
+def _says(process: subprocess.Popen[bytes], what: re.Pattern[str], patience: float) -> str:
+    """Return the first of some words that a process prints within some seconds; empty where it prints none."""
     assert process.stdout is not None
     end = time.monotonic() + patience
     while (left := end - time.monotonic()) > 0:
         if not select.select([process.stdout], [], [], left)[0]:
-            return False
+            return ""
         line = process.stdout.readline().decode(errors="replace")
-        if what.search(line):
-            return True
-        if not line:
-            return False
-    return False
+        if (found := what.search(line)) is not None or not line:
+            return found[0] if found else ""
+    return ""

@@ -39,6 +39,7 @@ from hansa.plan.files import anchor
 from hansa.plan.schema import DataPlan
 
 SLACK = 2**16  # bytes that a frame may take beside its letter
+RETRY = 5.0  # seconds after which a node that ended is started again
 CLOSING = 10.0  # seconds that a node is given to end by itself
 
 
@@ -121,12 +122,14 @@ def serve(path: Path, ready: Callable[[str], None]) -> None:
         site = Site(federation.clients, store, federation.target, trust=Trust(file.trust), largest=file.largest)
         listening = stack.enter_context(_listening(Path(file.socket)))
         asked = stack.enter_context(_stopping())
-        node = None if file.node is None else stack.enter_context(_node(file.node, Path(file.socket)))
+        node = None
+        if file.node is not None:
+            node = stack.enter_context(closing(NodeProcess(file.node, Path(file.socket))))
         ready(f"{federation.describe()}. Listening at {file.socket}.")
         while not asked():
             _answer_one(listening, site)
-            if node is not None and (code := node.poll()) is not None and not asked():
-                raise HansaError(f"Flower's node ended with {code}: see what it printed, and 'hansa deploy doctor'.")
+            if node is not None:
+                node.look()
 
 
 def _answer_one(listening: socket.socket, site: Site) -> None:
@@ -175,24 +178,42 @@ def _stopping() -> Iterator[Callable[[], bool]]:
             signal.signal(number, usual)
 
 
-@contextmanager
-def _node(node: Node, path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run Flower's node beside the site; it ends with it, or where the site was killed when the site starts again."""
-    note = path.parent / "node.pid"
-    _end_left_over(note, node.key)
-    home = environment(path.parent / "flwr")
-    process = subprocess.Popen(node_command(node, path), env=home, start_new_session=True)
-    write_whole(note, str(process.pid))
-    try:
-        yield process
-    finally:
-        process.terminate()
+class NodeProcess:
+    """Flower's node beside a site.  It ends with the site, or where that was killed, when the site starts again.
+
+    A server takes a node that was killed for connected for about a minute, and lets no second one with its key in, so
+    a node that ends is started again and again.
+    """
+
+    def __init__(self, node: Node, path: Path):
+        self.node, self.path, self.note = node, path, path.parent / "node.pid"
+        _end_left_over(self.note, node.key)
+        self.start()
+
+    def start(self) -> None:
+        """Start the node, and note its process."""
+        home = environment(self.path.parent / "flwr")
+        self.process = subprocess.Popen(node_command(self.node, self.path), env=home, start_new_session=True)
+        self.again = time.monotonic() + RETRY
+        write_whole(self.note, str(self.process.pid))
+
+    def look(self) -> None:
+        """Start the node again if it has ended."""
+        code = self.process.poll()
+        if code is not None and time.monotonic() > self.again:
+            told = f"hansa: Flower's node ended with {code} and is started again; 'hansa deploy doctor' may tell why."
+            print(told, file=sys.stderr, flush=True)
+            self.start()
+
+    def close(self) -> None:
+        """End the node."""
+        self.process.terminate()
         try:
-            process.wait(CLOSING)
+            self.process.wait(CLOSING)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        note.unlink(missing_ok=True)
+            self.process.kill()
+            self.process.wait()
+        self.note.unlink(missing_ok=True)
 
 
 def node_command(node: Node, path: Path) -> list[str]:
