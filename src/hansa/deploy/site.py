@@ -1,6 +1,6 @@
 """A site's own process: reads its data once, keeps its clients' states, and answers letters over a socket.
 
-It alone reads data, states and letters.  Flower's node only forwards to it, and may run under another account.
+It alone reads data, states and letters.  Flower's node, a process beside it, only forwards to it.
 """
 
 from __future__ import annotations
