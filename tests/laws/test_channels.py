@@ -66,7 +66,7 @@ def summable(name: str) -> bool:
     """Whether a plan of this algorithm may have a secure sum."""
     made = experiment(ALGORITHMS[name])
     try:
-        check_channel(SecureSum(), made.phases, made.task)
+        check_channel(SecureSum(), made.phases, made.task, made.engine)
     except HansaError:
         return False
     return bool(ALGORITHMS[name].uplink)

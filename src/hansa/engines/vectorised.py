@@ -23,6 +23,7 @@ from hansa.engines.lanes import Ahead, visits_before
 from hansa.engines.serial import SerialSession
 from hansa.engines.session import (
     NUMBERS,
+    AtHand,
     CohortReply,
     EngineSession,
     EvaluationRequest,
@@ -156,7 +157,7 @@ def poolable(context: PhaseContext) -> bool:
 
 
 @dataclass
-class VectorisedSession:
+class VectorisedSession(AtHand):
     """The vectorised engine at work."""
 
     engine: Vectorised
