@@ -253,12 +253,13 @@ def test_fewer_random_features_are_a_corner_of_more() -> None:
 def test_privacy_costs_accuracy_only_where_epsilon_is_small() -> None:
     def at(epsilon: float, trust: str) -> float:
         private = Fed3R(ridge=1.0, normalize="none", privacy=GaussianMechanism(epsilon, clip=6.0), trust=trust)  # type: ignore[arg-type]
-        return accuracy(run(clients(6), Linear(), (private, Sweep(), 1)))
+        draws = (accuracy(run(clients(6), Linear(), (private, Sweep(), 1))) for _ in range(10))
+        return float(np.mean(list(draws)))  # of noise from the operating system, which no seed repeats
 
     plain = accuracy(run(clients(6), Linear(), (Fed3R(ridge=1.0, normalize="none"), Sweep(), 1)))
     assert at(1e4, "central") == pytest.approx(plain, abs=0.02)
     assert at(0.01, "central") < plain - 0.2
-    assert at(10.0, "local") < at(10.0, "central") + 0.02  # every client's noise adds up
+    assert at(2.0, "local") < at(2.0, "central")  # every client's noise adds up
 
 
 def test_one_release_however_often_one_asks() -> None:

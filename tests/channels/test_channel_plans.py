@@ -33,7 +33,11 @@ DIGITS: dict[str, Any] = {
     "model": "linear",
     "engine": "serial",
 }
-FEDAVG = {"algorithm": "fedavg", "rounds": 2, "orchestration": {"name": "star", "clients": 6}}
+FEDAVG = {
+    "algorithm": {"name": "fedavg", "local": {"lr": 0.001}},
+    "rounds": 2,
+    "orchestration": {"name": "star", "clients": 6},
+}
 
 
 def planned(channel: Any, *phases: Mapping[str, Any]) -> Plan:

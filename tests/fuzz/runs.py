@@ -30,7 +30,7 @@ ENGINES = ("serial", "vectorised", "processes")
 def plan(engine: str = "serial", rounds: int = 4) -> Plan:
     """A closed form, clients with states of their own, and models that outlive a round."""
     star = {"name": "star", "clients": 4}
-    personal = {"name": "personal", "keep": "head", "inner": {"name": "fedavg", "server": "adam"}}
+    personal = {"name": "personal", "keep": "head", "inner": {"name": "fedavg", "local": {"lr": 0.1}, "server": "adam"}}
     table: dict[str, Any] = {
         "seed": 3,
         "engine": {"name": engine, **({"workers": 2} if engine == "processes" else {})},
@@ -43,7 +43,12 @@ def plan(engine: str = "serial", rounds: int = 4) -> Plan:
         "phases": [
             {"algorithm": "fed3r", "orchestration": {"name": "sweep", "clients": 4}, "rounds": 2},
             {"algorithm": personal, "orchestration": star, "rounds": rounds},
-            {"algorithm": "scaffold", "orchestration": star, "rounds": rounds, "evaluate_every": 2},
+            {
+                "algorithm": {"name": "scaffold", "local": {"lr": 0.1}},
+                "orchestration": star,
+                "rounds": rounds,
+                "evaluate_every": 2,
+            },
         ],
     }
     return plan_from_table(table, "the plan of the campaigns", Path.cwd())

@@ -36,7 +36,7 @@ NOTE = "progress"  # the row of the note, which holds the sum over all others
 MODULUS = 2**128
 PAGE = 2**14  # bytes: states of megabytes lie in pages like these, and a small store is not much larger for them
 CACHE = 2**16  # KiB of pages that may change before some are written ahead of a commit, and then again
-HELD = 2**30  # bytes of trees that wait for a commit in memory; beyond, those that were put longest ago do not wait
+HELD = 2**26  # bytes of trees that wait for a commit in memory; beyond, those that were put longest ago do not wait
 ONE, ALL = "name = ? AND client = ?", "name = ? AND client != ''"  # one row, and the rows of all clients
 _TABLE = "CREATE TABLE trees (name TEXT, client TEXT, digest BLOB, tree BLOB)"
 # An index with the digests in it: all rows can be checked without reading a tree.
