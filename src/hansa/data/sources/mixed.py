@@ -77,14 +77,10 @@ def _common_target(targets: Mapping[str, Target]) -> Target:
     (first, one), *others = targets.items()
     for name, other in others:
         alike = other == one or (isinstance(one, Classes) and isinstance(other, Classes))
-        require(alike, f"The sources '{first}' and '{name}' have different targets: {_told(one)} and {_told(other)}.")
+        require(alike, f"The sources '{first}' and '{name}' have different targets: {one.names} and {other.names}.")
     if not isinstance(one, Classes):
         return one
-    return Classes(tuple(dict.fromkeys(name for found in targets.values() for name in _told(found))))
-
-
-def _told(target: Target) -> tuple[str, ...]:
-    return target.names
+    return Classes(tuple(dict.fromkeys(name for found in targets.values() for name in found.names)))
 
 
 def _under(data: Dataset, target: Target) -> Dataset:
