@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grp
+import os
 import signal
 import socket
 import stat
@@ -9,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +24,7 @@ from hansa.data.targets import Classes
 from hansa.deploy import federation
 from hansa.deploy.doctor import examine
 from hansa.deploy.flower_app import frames
-from hansa.deploy.site import read_site, site_data
+from hansa.deploy.site import _listening, read_site, site_data
 from hansa.engines import letters, relay
 from hansa.engines.letters import Answer, ClientFacts, Letter
 from hansa.engines.relay import KNOWN, SOCKET, Relay, SuperLink
@@ -107,13 +110,25 @@ def test_a_site_is_a_process_that_answers_until_it_is_asked_to_stop(site: Path) 
     assert process.wait(20) == 0 and not path.exists()
 
 
+def test_a_socket_may_be_opened_to_a_group(tmp_path: Path) -> None:
+    own = grp.getgrgid(os.getgid()).gr_name
+    for group, mode in (("", 0o600), (own, 0o660)):
+        with _listening(tmp_path / "s", group):
+            assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == mode
+    with (
+        pytest.raises(HansaError, match="group 'nobody-here' of the site file"),
+        _listening(tmp_path / "s", "nobody-here"),
+    ):
+        pass
+
+
 # ----------------------------------------------------------------------------------------------------------- the server
 
 
 class FakeRelay:
     """A relay whose sites answer as told; those without an answer are not connected."""
 
-    def __init__(self, folder: Path, answers: dict[str, Answer | str]):
+    def __init__(self, folder: Path, answers: Mapping[str, Answer | bytes | str]):
         self.answers = answers
         self.link = socket.socket(socket.AF_UNIX)
         self.link.bind(str(folder / SOCKET))
@@ -136,7 +151,8 @@ class FakeRelay:
                     if isinstance(told, str):
                         frames.send(asking, {"site": site, "error": told}, [])
                     else:
-                        frames.send(asking, {"site": site}, [letters.write(told, [])])
+                        data = told if isinstance(told, bytes) else letters.write(told, [])
+                        frames.send(asking, {"site": site}, [data])
                 frames.send(asking, {"end": True}, [])
 
 
@@ -168,6 +184,23 @@ def test_a_site_that_is_away_is_known_by_what_it_said(folder: Path) -> None:
     with pytest.warns(HansaWarning, match="Site 'south' did not say who is there: it is not connected"):
         assert SuperLink(str(folder)).federation().digest == before.digest
     assert (folder / KNOWN).exists()
+
+
+ODD_CLIENTS = {
+    "size": ClientFacts("b", -1, 0, 0, (3,), False),
+    "test_size": ClientFacts("b", 1, -1, 0, (3,), False),
+    "input_shape": ClientFacts("b", 1, 1, 0, (0,), False),
+}
+
+
+@pytest.mark.parametrize("odd", [*ODD_CLIENTS.values(), b"no letter", {"kind": "sudo"}], ids=str)
+def test_a_site_that_says_something_odd_is_left_out_by_name(folder: Path, odd: Any) -> None:
+    told: Answer | bytes = odd if isinstance(odd, bytes) else replace(says("b"), clients=(odd,))
+    if isinstance(odd, dict):
+        told = replace(says("b"), target=odd)
+    FakeRelay(folder, {"north": says("a"), "south": told})
+    with pytest.warns(HansaWarning, match="Site 'south' did not say who is there"):
+        assert list(SuperLink(str(folder)).federation().clients) == ["a"]
 
 
 def test_sites_that_do_not_fit_together_are_refused(folder: Path) -> None:

@@ -20,7 +20,7 @@ from hansa.engines import framing, letters
 from hansa.engines.carriers import Answers, Carrier, Loopback, Sites
 from hansa.engines.client_side import AT_SITE
 from hansa.engines.errands import phase_message, sides_of
-from hansa.engines.far_session import FarSession
+from hansa.engines.far_session import Draft, FarSession, open_answer
 from hansa.engines.flower import Flower
 from hansa.engines.letters import Answer, Letter, Superseded, Visit, Visited
 from hansa.engines.session import PhaseContext
@@ -259,6 +259,11 @@ def test_a_round_goes_on_without_a_site_that_cannot_be_used(change: Callable[[by
         assert not torch.allclose(stage.server[key], everyone[key], rtol=1e-5, atol=1e-7)
 
 
+def test_an_answer_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "LARGEST", 10)
+    assert "of 11 bytes is larger than a server reads (10)" in open_answer(b"x" * 11, Draft(), 0.0).why
+
+
 ROWS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "another's place": lambda rows: rows | {"client": rows["client"] + 5},
     "twice": lambda rows: rows | {"client": torch.zeros_like(rows["client"])},
@@ -266,6 +271,7 @@ ROWS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "one column less": lambda rows: {key: leaf for key, leaf in rows.items() if key != "loss"},
     "one column more": lambda rows: rows | {"more": rows["loss"]},
     "a wrong shape": lambda rows: rows | {"loss": rows["loss"][:, None]},
+    "more samples": lambda rows: rows | {"samples": rows["samples"] * 1000},
     "a wrong sum": lambda rows: rows | {"class_hits": rows["class_hits"][:1]},
 }
 

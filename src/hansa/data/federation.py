@@ -143,15 +143,22 @@ def _described(target: Target) -> str:
 
 def facts_of(client: Client) -> tuple[int, int, int, tuple[int, ...], bool]:
     """Return what a server may know of a client: how many samples of each split, a sample's shape, whether tokens."""
-    x, test, validation = client.train.x, client.test, client.validation
-    sizes = (client.size, 0 if test is None else len(test), 0 if validation is None else len(validation))
+    x, sizes = client.train.x, (client.size, samples_of(client, "test"), samples_of(client, "validation"))
     return *sizes, tuple(x.shape[1:]), not x.is_floating_point()
+
+
+def samples_of(client: Client, split: str) -> int:
+    """Return how many samples of a split a client has."""
+    if isinstance(client, (OwnClient, FarClient)):
+        return client.test_size if split == "test" else client.validation_size
+    part: ClientData | None = getattr(client, split)
+    return 0 if part is None else len(part)
 
 
 def has_samples(client: Client, split: str) -> bool:
     """Tell whether a client has `test` or `validation` samples, without loading them where that can be avoided."""
     if isinstance(client, (OwnClient, FarClient)):
-        return (client.test_size if split == "test" else client.validation_size) > 0
+        return samples_of(client, split) > 0
     return getattr(client, split) is not None
 
 

@@ -35,8 +35,11 @@ def authority(folder: Path) -> Authority:
     x509, key = _tools(), _key()
     name = _name("Hansa federation")
     constraint = x509.BasicConstraints(ca=True, path_length=0)
-    made = _certificate(name, name, key).add_extension(constraint, critical=True)
-    certificate = _signed(made, key)
+    may = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+    may |= {"digital_signature": False, "key_cert_sign": True, "crl_sign": True}
+    usage = x509.KeyUsage(**may, encipher_only=False, decipher_only=False)
+    made = _certificate(name, name, key, key).add_extension(constraint, critical=True)
+    certificate = _signed(made.add_extension(usage, critical=True), key)
     _write(folder / "ca.crt", _pem(certificate))
     _write_key(folder / "ca.key", key)
     return Authority(key, certificate)
@@ -46,7 +49,7 @@ def server(folder: Path, by: Authority, host: str) -> None:
     """Make the server's certificate, for its address and for this machine."""
     x509, key = _tools(), _key()
     names = {x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")), _address(host)}
-    made = _certificate(_name(host), by.certificate.subject, key)
+    made = _certificate(_name(host), by.certificate.subject, key, by.key)
     certificate = _signed(made.add_extension(x509.SubjectAlternativeName(names), critical=False), by.key)
     _write(folder / "server.crt", _pem(certificate))
     _write_key(folder / "server.key", key)
@@ -80,12 +83,14 @@ def _address(host: str) -> Any:
         return x509.DNSName(host)
 
 
-def _certificate(subject: Any, issuer: Any, key: Any) -> Any:
+def _certificate(subject: Any, issuer: Any, key: Any, signed_by: Any) -> Any:
     x509, now = _tools(), datetime.datetime.now(datetime.UTC)
     begins, ends = now - datetime.timedelta(hours=1), now + datetime.timedelta(days=DAYS)
     made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
     made = made.serial_number(x509.random_serial_number()).not_valid_before(begins).not_valid_after(ends)
-    return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    made = made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    known_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signed_by.public_key())
+    return made.add_extension(known_by, critical=False)  # without which Python 3.13 and later refuse a certificate
 
 
 def _signed(made: Any, key: Any) -> Any:

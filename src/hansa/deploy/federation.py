@@ -64,6 +64,9 @@ class FederationFile:
 def init(folder: Path, sites: Sequence[str], host: str, port: int) -> list[Path]:
     """Write a federation's folder; return the folders that the sites get."""
     require(not folder.exists(), f"'{folder}' is there already: choose another folder, or remove it.")
+    require(0 < port < 2**16, f"A port must be a whole number from 1 to 65535. Got {port}.")
+    plain = all(letter.isalnum() or letter in ".-_:" for letter in host) and host
+    require(bool(plain), f"The host must be a name or an address. Got '{host}'.")
     require(len(sites) > 0, "A federation needs sites: name each with --site NAME.")
     for name in sites:
         require(not (why := bad_name(name)), f"A site's name is that of its folder, and {why}.")
@@ -129,13 +132,13 @@ def up(folder: Path) -> None:
     require(_alive(folder) is None, f"The server in '{folder}' runs already: see 'hansa deploy status {folder}'.")
     with suppress(FileNotFoundError):
         (folder / SOCKET).unlink()
-    log = (server / "superlink.log").open("ab")
     command = [tool("flower-superlink"), "--host", _bound(file.host), "--port", str(file.port)]
     for option, name in (("certfile", "server.crt"), ("keyfile", "server.key"), ("ca-certfile", "ca.crt")):
         command += [f"--ssl-{option}", str(server / name)]
     command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
     command += ["--database", str(server / "superlink.db")]
-    process = subprocess.Popen(command, env=_environment(folder), stdout=log, stderr=log, start_new_session=True)
+    with (server / "superlink.log").open("ab") as log:
+        process = subprocess.Popen(command, env=_environment(folder), stdout=log, stderr=log, start_new_session=True)
     write_whole(server / "pid", str(process.pid))
     try:
         _prepare(folder, file, process)
@@ -168,9 +171,11 @@ def _environment(folder: Path) -> dict[str, str]:
 def _flwr(folder: Path, *words: str) -> str:
     """Run one of Flower's commands; what it says is told where it fails."""
     command = [tool("flwr"), *words]
-    done = subprocess.run(
-        command, env=_environment(folder), capture_output=True, text=True, timeout=STARTING, check=False
-    )
+    options: dict[str, Any] = {"env": _environment(folder), "capture_output": True, "text": True}
+    try:
+        done = subprocess.run(command, timeout=STARTING, check=False, **options)
+    except subprocess.TimeoutExpired as error:
+        raise HansaError(f"Flower's '{' '.join(words[:2])}' did not end within {STARTING:g} s.") from error
     told = (done.stdout + done.stderr).strip()
     again = words[0] == "supernode" and "already" in told.lower()  # registered by an earlier start
     require(done.returncode == 0 or again, f"Flower's '{' '.join(words[:2])}' failed: {told[-500:]}")
@@ -221,6 +226,7 @@ def down(folder: Path) -> bool:
         with suppress(ChildProcessError):
             os.waitpid(number, os.WNOHANG)
         time.sleep(0.1)
+    require(_alive(folder) is None, f"The server, process {number}, did not end within {STARTING:g} s: kill it.")
     (folder / "server" / "pid").unlink(missing_ok=True)
     (folder / SOCKET).unlink(missing_ok=True)
     return True

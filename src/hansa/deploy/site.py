@@ -6,6 +6,7 @@ It alone reads data, states and letters.  Flower's node, a process beside it, on
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -57,7 +58,8 @@ class SiteFile:
     """Everything a site says of itself: its data, and where its states and its socket are.
 
     `client` names the only client of a site that has one, and `classes` are those that all sites agreed on, in their
-    order.  `trust` lists import paths of code outside the catalogue that a server may name.
+    order.  `trust` lists import paths of code outside the catalogue that a server may name.  `group` may open the
+    socket beside this account: that of a node which runs under an account of its own.
     """
 
     data: DataPlan
@@ -65,6 +67,7 @@ class SiteFile:
     classes: tuple[str, ...] = ()
     states: str = "states.sqlite"
     socket: str = "site.sock"
+    group: str = ""
     largest: int = LARGEST
     trust: tuple[str, ...] = ()
     node: Node | None = None
@@ -120,7 +123,7 @@ def serve(path: Path, ready: Callable[[str], None]) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(closing(DiskStore(Path(file.states))))
         site = Site(federation.clients, store, federation.target, trust=Trust(file.trust), largest=file.largest)
-        listening = stack.enter_context(_listening(Path(file.socket)))
+        listening = stack.enter_context(_listening(Path(file.socket), file.group))
         asked = stack.enter_context(_stopping())
         node = None
         if file.node is not None:
@@ -149,8 +152,8 @@ def _answer_one(listening: socket.socket, site: Site) -> None:
 
 
 @contextmanager
-def _listening(path: Path) -> Iterator[socket.socket]:
-    """Listen at a socket that this account alone can open."""
+def _listening(path: Path, group: str) -> Iterator[socket.socket]:
+    """Listen at a socket that this account alone can open, and a group where one is named."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
         before = os.umask(0o177)
@@ -160,10 +163,20 @@ def _listening(path: Path) -> Iterator[socket.socket]:
             raise HansaError(f"The socket '{path}' cannot be made: {error}. Choose a shorter path.") from error
         finally:
             os.umask(before)
+        if group:
+            _open_to(path, group)
         listening.listen()
         listening.settimeout(1.0)
         yield listening
         path.unlink(missing_ok=True)
+
+
+def _open_to(path: Path, group: str) -> None:
+    try:
+        shutil.chown(path, group=group)
+        path.chmod(0o660)
+    except (LookupError, OSError) as error:
+        raise HansaError(f"The group '{group}' of the site file cannot be given the socket: {error}.") from error
 
 
 @contextmanager
@@ -226,8 +239,7 @@ def node_command(node: Node, path: Path) -> list[str]:
 def _end_left_over(note: Path, key: str) -> None:
     """End the node of a site that was killed: the server would not let a second one with its key in."""
     with suppress(OSError, ValueError):
-        number = int(note.read_text())
-        if key.encode() in Path(f"/proc/{number}/cmdline").read_bytes():
-            os.kill(number, signal.SIGTERM)
-            while key.encode() in Path(f"/proc/{number}/cmdline").read_bytes():
-                time.sleep(0.1)
+        number, end = int(note.read_text()), time.monotonic() + CLOSING
+        while key.encode() in Path(f"/proc/{number}/cmdline").read_bytes():
+            os.kill(number, signal.SIGTERM if time.monotonic() < end else signal.SIGKILL)
+            time.sleep(0.1)

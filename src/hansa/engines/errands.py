@@ -38,9 +38,10 @@ def sides_of(side: ClientSide) -> list[ClientSide]:
 def describe(side: ClientSide) -> dict[str, Any]:
     """Return one phase as JSON; its leaves travel beside it."""
     algorithm, channel = uncarried(side.algorithm)
+    through = {} if channel is None else {"channel": piece_to_table("channel", channel)}
     return {
         "algorithm": piece_to_table("algorithm", algorithm),
-        "channel": None if channel is None else piece_to_table("channel", channel),
+        **through,
         "task": task_to_table(side.task),
         "seed": side.seed,
         "place": side.place,
@@ -97,7 +98,8 @@ class Errands:
         for depth, (head, tree) in enumerate(zip(heads, trees, strict=True)):
             task = task_from_table(head["task"], pick("start", tree), trust=self.trust)
             algorithm = piece_from_table("algorithm", head["algorithm"], trust=self.trust)
-            channel = piece_from_table("channel", head["channel"], trust=self.trust) if head["channel"] else None
+            table = head.get("channel")
+            channel = piece_from_table("channel", table, trust=self.trust) if table else None
             side = ClientSide(
                 carried(algorithm, channel),
                 task,

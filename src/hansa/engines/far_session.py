@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hansa.data.federation import samples_of
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Carrier
 from hansa.engines.client_side import AT_SITE
@@ -33,7 +34,7 @@ from hansa.engines.session import (
 )
 from hansa.errors import HansaError, HansaWarning, require
 from hansa.io import wire
-from hansa.metrics.suite import OBSERVED, is_sum, rows_of
+from hansa.metrics.suite import OBSERVED, is_sum, rows_of, stack_rows
 from hansa.payload import Update
 from hansa.task import Task
 from hansa.tree import Tree
@@ -195,7 +196,6 @@ class FarSession(Counted):
             if id(state.down) not in places:
                 places[id(state.down)] = len(messages)
                 messages.append(wire.parts(state.down))
-            self.count("flower")
             seed, version = str(server.seed(state.client, state.visit)), f"{self.lease}-{self.number}-{len(visits)}"
             down, states = places[id(state.down)], self._versions(state.client)
             visits.append(Visit(state.client, seed, states, version, down))
@@ -237,6 +237,7 @@ class FarSession(Counted):
                 continue
             if reply.state and (before := self._versions(state.client)[-1]) != NO_STATE:
                 self.replaced.setdefault(state.client, []).append(before)
+            self.count("flower")
             server.take(reply)
             yield up
 
@@ -261,6 +262,7 @@ class FarSession(Counted):
             try:
                 require(not why, why)
                 found = [self._rows(asked.request, places, part) for part in opened.rows[number]]
+                stack_rows([*asked.rows[:1], *found])  # what one site observes must fit what the others do
             except HansaError as error:
                 names = ", ".join(f"'{asked.request.clients[place]}'" for place in places)
                 warnings.warn(f"Site '{site}' did not evaluate {names}: {error}", HansaWarning, stacklevel=2)
@@ -281,9 +283,12 @@ class FarSession(Counted):
             like = layout.get(key, leaf)
             shape = like.shape if is_sum(key) else (len(clients), *like.shape[1:])
             good = leaf.shape == shape and leaf.dtype == like.dtype
-            require(
-                good, f"Its column '{key}' must have the shape {list(shape)} of {like.dtype}. Got {list(leaf.shape)}."
-            )
+            says = f"Its column '{key}' must have the shape {list(shape)} of {like.dtype}"
+            require(good, f"{says}. Got {list(leaf.shape)} of {leaf.dtype}.")
+        named = [request.clients[places[row]] for row in numbers]
+        held = [samples_of(self.context.side.clients[name], request.split) for name in named]
+        fair = rows["samples"].tolist() == held
+        require(fair, f"Its rows are of {rows['samples'].tolist()} samples, and its clients have {held}.")
         return rows | {"client": torch.tensor([places[row] for row in numbers])}
 
     def _layout(self, request: EvaluationRequest) -> Tree:
@@ -313,6 +318,8 @@ def open_answer(data: bytes | str, draft: Draft, seconds: float) -> Opened:
     if isinstance(data, str):
         return Opened(data, Answer(), seconds)
     try:
+        most = f"its answer of {len(data)} bytes is larger than a server reads ({letters.LARGEST})"
+        require(len(data) <= letters.LARGEST, most)
         answer, messages = letters.read_answer(data)
         require(not answer.refused, f"it refused the letter: {answer.refused}")
         if answer.unknown:

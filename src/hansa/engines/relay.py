@@ -44,14 +44,10 @@ class SuperLink:
         relay, known = Relay(Path(self.folder) / SOCKET, {}), self._known()
         hello = letters.write(Letter(time.time_ns() // 1000, 1), [])
         for site, data in relay.ask(dict.fromkeys(relay.sites(), hello), GREETING):
-            why, answer = data if isinstance(data, str) else "", Answer()
-            if isinstance(data, bytes):
-                answer, _ = letters.read_answer(data)
-                why = answer.refused
-            if why:
-                warnings.warn(f"Site '{site}' did not say who is there: {why}", HansaWarning, stacklevel=2)
-            else:
-                known[site] = answer
+            try:
+                known[site] = _hello(data)
+            except HansaError as error:
+                warnings.warn(f"Site '{site}' did not say who is there: {error}", HansaWarning, stacklevel=2)
         require(bool(known), "No site is connected: see 'hansa deploy status', and 'hansa deploy doctor' at a site.")
         write_whole(Path(self.folder) / KNOWN, json.dumps({site: to_table(one) for site, one in known.items()}))
         return federation_of(known)
@@ -60,6 +56,20 @@ class SuperLink:
         path = Path(self.folder) / KNOWN
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         return {site: from_table(Answer, told, f"{KNOWN}.{site}") for site, told in found.items()}
+
+
+def _hello(data: bytes | str) -> Answer:
+    """Return what a site tells of itself, or refuse what no site could be like."""
+    require(isinstance(data, bytes), str(data))
+    assert isinstance(data, bytes)
+    answer, _ = letters.read_answer(data)
+    require(not answer.refused, answer.refused)
+    target_from_table(answer.target or {})
+    for one in answer.clients:
+        sizes = (one.test_size, one.validation_size)
+        good = one.size > 0 and min(sizes) >= 0 and min(one.input_shape, default=1) > 0
+        require(good, f"It tells of client '{one.client}' what no client is like: {one}."[:300])
+    return answer
 
 
 def federation_of(known: Mapping[str, Answer]) -> Federation:

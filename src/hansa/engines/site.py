@@ -41,9 +41,7 @@ class Site:
         self.trust, self.largest = trust, largest
         self.phase = ""
         self.errands: Errands | None = None  # of that phase
-        self.versions: dict[
-            tuple[int, str], str
-        ] = {}  # by phase and client: the state that the errand at hand is about
+        self.versions: dict[tuple[int, str], str] = {}  # by phase and client: the states that an errand is about
 
     def answer(self, letter: wire.Buffer) -> bytes:
         """Return the answer to a letter; a letter that cannot be listened to is refused with a sentence."""

@@ -86,9 +86,7 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
     with run.experiment.engine.open(run.context) as opened:
         session = secured(opened, run.context)
         charged, pending = run.ledger.totals(), _held(run, session, first, progress)
-        news = (
-            _news(run, session, progress) if first == 0 else dict
-        )  # a resumed phase writes what it would have written
+        news = _news(run, session, progress) if first == 0 else dict  # a resumed phase told it before
         for run.round in range(first, rounds):
             begun = begin_round(run, session, charged)
             if pending is not None:

@@ -69,12 +69,23 @@ def _ask(grid: Grid, asking: socket.socket, letters: dict[int, tuple[str, bytes]
     while waiting and time.monotonic() < until and not _gone(asking):
         for reply in grid.pull_messages(list(waiting)):
             site = waiting.pop(reply.metadata.reply_to_message_id)
-            if reply.has_error():
-                send(asking, {"site": site, "error": f"{reply.error.code}: {reply.error.reason}"}, [])
+            answer = _answer(reply)
+            if isinstance(answer, str):
+                send(asking, {"site": site, "error": answer}, [])
             else:
-                records: dict[str, Any] = dict(reply.content)
-                send(asking, {"site": site}, [records["letter"]["0"].data])
+                send(asking, {"site": site}, [answer])
         time.sleep(GLANCE if waiting else 0)
+
+
+def _answer(reply: Message) -> bytes | str:
+    """Return a node's answer, or in words why it has none: what a node sends must not end the relay for the others."""
+    if reply.has_error():
+        return f"{reply.error.code}: {reply.error.reason}"
+    try:
+        records: dict[str, Any] = dict(reply.content)
+        return bytes(records["letter"]["0"].data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"its node sent no letter: {type(error).__name__}: {error}"
 
 
 def _gone(asking: socket.socket) -> bool:
