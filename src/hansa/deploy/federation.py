@@ -171,9 +171,10 @@ def _environment(folder: Path) -> dict[str, str]:
 def _flwr(folder: Path, *words: str) -> str:
     """Run one of Flower's commands; what it says is told where it fails."""
     command = [tool("flwr"), *words]
-    options: dict[str, Any] = {"env": _environment(folder), "capture_output": True, "text": True}
     try:
-        done = subprocess.run(command, timeout=STARTING, check=False, **options)
+        done = subprocess.run(
+            command, env=_environment(folder), capture_output=True, text=True, timeout=STARTING, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise HansaError(f"Flower's '{' '.join(words[:2])}' did not end within {STARTING:g} s.") from error
     told = (done.stdout + done.stderr).strip()
