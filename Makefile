@@ -39,6 +39,9 @@ demo: $(VENV)/core  ## Compare three ways to learn from heterogeneous clients; w
 test: $(VENV)/all  ## All fast tests
 	$(BIN)/pytest -n 2
 
+flower: $(VENV)/all  ## A real federation on Flower, on this machine: some minutes
+	$(BIN)/pytest -m flower tests/deploy
+
 lint: $(VENV)/all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -46,7 +49,7 @@ lint: $(VENV)/all
 types: $(VENV)/all
 	$(BIN)/mypy
 
-check: lint types test  ## Exactly what CI runs
+check: lint types test flower  ## Exactly what CI runs
 
 bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics, and PyPI peers in environments of their own
 	$(BIN)/python benchmarks/start.py

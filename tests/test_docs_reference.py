@@ -51,7 +51,8 @@ def test_the_command_line_is_documented() -> None:
     page = DOCS / "reference-cli.md"
     for name, command in command_line().items():
         text = section(page, f"hansa {name}")
-        options = {word for one in command.params for word in (*one.opts, *one.secondary_opts) if word.startswith("--")}
+        params = [one for part in (command, *getattr(command, "commands", {}).values()) for one in part.params]
+        options = {word for one in params for word in (*one.opts, *one.secondary_opts) if word.startswith("--")}
         assert options - {"--help"} == set(re.findall(r"`(--[a-z-]+)", text)), f"hansa {name}"
     assert all(f"`{kind}`" in section(page, "hansa ls") for kind in ("plan", *CATALOGUE))
     headings = set(re.findall(r"^## hansa (\w+)$", page.read_text(encoding="utf-8"), re.MULTILINE))

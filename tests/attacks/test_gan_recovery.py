@@ -37,7 +37,7 @@ def listening(made: Experiment, folder: Path, client: str = "c3") -> Experiment:
     return replace(made, engine=Eavesdrop(client, str(folder), made.engine))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "flower"])
 @pytest.mark.parametrize(("name", "orchestration"), [("fedavg", "star"), ("scaffold", "fedseq")])
 def test_listening_changes_nothing(name: str, orchestration: str, engine: str, tmp_path: Path) -> None:
     """Bit for bit, on the same path, in every engine."""
@@ -47,6 +47,12 @@ def test_listening_changes_nothing(name: str, orchestration: str, engine: str, t
     assert [record["paths"] for record in told.records] == [record["paths"] for record in plain.records]
     assert told.records[0]["engine"] == {**plain.records[0]["engine"], "eavesdropper": "c3"}
     assert list(overheard(tmp_path))
+
+
+def test_nobody_listens_at_sites(tmp_path: Path) -> None:
+    made = experiment(ALGORITHMS["fedavg"], engine=ENGINES["flower"])
+    with pytest.raises(HansaError, match="listens at simulated clients, and states of clients at sites are not here"):
+        outcome(listening(made, tmp_path))
 
 
 def received(made: Experiment, client: str) -> list[tuple[int, torch.Tensor]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from law_examples import Lines, NormNet, PrototypeBank, TinyNet
+from law_examples import AtSites, Lines, NormNet, PrototypeBank, TinyNet
 
 from hansa.algorithms.calibrate import Calibrate
 from hansa.algorithms.checkpoint import Checkpoint
@@ -64,6 +64,7 @@ from hansa.channels.top_k import TopK
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.auto import Auto
+from hansa.engines.flower import Flower
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.session import Engine
@@ -223,6 +224,7 @@ ENGINES: dict[str, Engine] = {
     "vectorised": Vectorised(),
     "stacked": Vectorised(path="stacked"),
     "processes": Processes(1),
+    "flower": Flower(AtSites()),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from hansa.contract import Algorithm
 from hansa.data.federation import Client
-from hansa.engines.client_side import ClientSide
+from hansa.engines.carriers import Carrier, Sites
 from hansa.engines.kernels.lazy_sum import dense
-from hansa.engines.serial import SerialSession
-from hansa.engines.session import CohortReply, EngineSession, Lane, PhaseContext, Reply, RoundServer
+from hansa.engines.session import PhaseContext
+from hansa.engines.site import Site
 from hansa.io.registry import Piece
+from hansa.io.store import MemoryStore
+from hansa.io.trust import Trust
 from hansa.orchestrate.planner import Leg, Orchestration, Planner, Roster, Scale
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
@@ -131,63 +133,22 @@ class LinesPlanner:
         return {}
 
 
-class Elsewhere:
-    """An engine whose clients live elsewhere: the run knows neither samples nor states, only their versions."""
+@dataclass(frozen=True, eq=False)
+class AtSites:
+    """A carrier to sites that a test holds; without any, to one that is made for a phase from the clients at hand."""
 
-    def __init__(self, clients: Mapping[str, Client]):
-        self.clients, self.states = clients, dict[tuple[int, str], list[Tree]]()
+    sites: Mapping[str, Site] | None = None
 
-    def choice(self, context: PhaseContext) -> dict[str, object]:
-        return {"name": "elsewhere"}
+    @classmethod
+    def of(cls, clients: Mapping[str, Client], count: int = 1) -> AtSites:
+        """All clients at one site, or divided over several, which keep states in memory and trust these examples."""
+        trust, named = Trust(("law_examples.*", "battery.*")), list(clients.items())
+        parts = {f"site-{place}": dict(named[place::count]) for place in range(count)}
+        return cls({name: Site(held, MemoryStore(), trust=trust) for name, held in parts.items()})
 
     @contextmanager
-    def open(self, context: PhaseContext) -> Iterator[EngineSession]:
-        side = self._here(context.side)
-        yield ElsewhereSession(context=replace(context, side=side), engine=self, far=context.side)
-
-    def _here(self, far: ClientSide) -> ClientSide:
-        before = None if far.before is None else self._here(far.before)
-        return replace(far, clients=self.clients, stored=lambda name: self._stored(far, name), before=before)
-
-    def _stored(self, far: ClientSide, name: str) -> Tree | None:
-        known = far.stored(name)  # which version the run has committed
-        return None if known is None else self.states[far.place, name][int(known["at"])]
-
-
-@dataclass
-class ElsewhereSession(SerialSession):
-    engine: Elsewhere = field(kw_only=True)
-    far: ClientSide = field(kw_only=True)
-
-    def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
-        yield from super().round(task, lanes, StatesStay(server, self))
-
-
-@dataclass
-class StatesStay:
-    """The server's side of a round, to which states go by reference."""
-
-    server: RoundServer
-    session: ElsewhereSession
-
-    def seed(self, client: str, visit: int) -> int:
-        return self.server.seed(client, visit)
-
-    def seeds(self, clients: Sequence[str]) -> list[int]:
-        return self.server.seeds(clients)
-
-    def take(self, reply: Reply) -> None:
-        versions = self.session.engine.states.setdefault((self.session.far.place, reply.client), [])
-        if reply.state:
-            versions.append(reply.state)
-        at = {"at": torch.tensor(len(versions) - 1)} if reply.state else {}
-        self.server.take(replace(reply, state=at))
-
-    def take_cohort(self, reply: CohortReply) -> None:
-        self.server.take_cohort(reply)
-
-    def refuse(self, client: str, error: Exception) -> None:
-        self.server.refuse(client, error)
+    def open(self, context: PhaseContext) -> Iterator[Carrier]:
+        yield Sites(self.sites or self.of(context.side.clients).sites or {})
 
 
 def poison(how: str, up: Update) -> Update:

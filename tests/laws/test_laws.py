@@ -29,7 +29,7 @@ from battery import (
     named,
     outcome,
 )
-from law_examples import Elsewhere, NormNet, Strict
+from law_examples import AtSites, NormNet, Strict
 from torch import Tensor
 
 from hansa.algorithms.fed3r import Fed3R
@@ -39,6 +39,8 @@ from hansa.algorithms.no_training import NoTraining
 from hansa.algorithms.personal import Personal
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
+from hansa.engines.client_side import AT_SITE
+from hansa.engines.flower import Flower
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.engines.session import NUMBERS, Reply, perform, receive
@@ -225,10 +227,10 @@ def test_clients_elsewhere_equal_serial(algorithm: Algorithm) -> None:
     made = experiment(algorithm)
     personal = Phase("then", Local(LOCAL), Sweep(), 2)
     made = replace(made, phases=(*made.phases, personal))
-    far = replace(made, federation=made.federation.far(), engine=Elsewhere(made.federation.clients))
+    far = replace(made, federation=made.federation.far(), engine=Flower(AtSites.of(made.federation.clients)))
     (one, journal), (other, told) = outcome(made), outcome(far)
     assert equal(one.server, other.server) and journal.told() == told.told()
-    assert all(set(state) == {"at"} for state in clients_states(other).values()) and clients_states(other)
+    assert all(set(state) == {AT_SITE} for state in clients_states(other).values()) and clients_states(other)
 
 
 @every_algorithm

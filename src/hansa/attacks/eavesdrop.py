@@ -17,6 +17,7 @@ import torch
 
 from hansa.data.clients import FarClient
 from hansa.engines.auto import Auto
+from hansa.engines.flower import Flower
 from hansa.engines.session import (
     ClientFailed,
     Engine,
@@ -25,6 +26,7 @@ from hansa.engines.session import (
     Lane,
     PhaseContext,
     RoundServer,
+    States,
     perform,
     receive,
 )
@@ -64,6 +66,8 @@ class Eavesdrop:
         far = next((name for name, one in known.items() if isinstance(one, FarClient)), None)
         says = f"An eavesdropper listens at simulated clients, and the samples of client '{far}' are elsewhere"
         require(far is None, f"{says}: use the engine '{name_of('engine', self.inner)}' alone.")
+        says = "An eavesdropper listens at simulated clients, and states of clients at sites are not here"
+        require(not isinstance(self.inner, Flower), f"{says}: use another engine inside.")
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         with self.inner.open(context) as session:
             yield EavesdropSession(self, context, session)
@@ -86,6 +90,15 @@ class EavesdropSession:
     def device(self) -> torch.device:
         """The wrapped engine's own."""
         return self.session.device
+
+    @property
+    def rides(self) -> bool:
+        """The wrapped engine's own."""
+        return self.session.rides
+
+    def settled(self, states: States) -> None:
+        """Let the wrapped engine know."""
+        self.session.settled(states)
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Note what the eavesdropper will receive, and carry out the round."""

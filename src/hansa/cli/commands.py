@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hansa import __version__
+from hansa.cli.deploying import deploy_app, site_app
 from hansa.cli.text import printable
 from hansa.errors import HansaError, did_you_mean, require
 
@@ -20,6 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(site_app, name="site")
+app.add_typer(deploy_app, name="deploy")
 
 PlanName = Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or the name of a shipped plan.")]
 Changes = Annotated[
@@ -118,6 +122,7 @@ def validate(
 def run(
     plan: PlanName,
     changes: Changes = None,
+    engine: Annotated[str | None, typer.Option(help="The engine to run it on, in place of the plan's.")] = None,
     seed: Seed = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -130,7 +135,8 @@ def run(
     from hansa.cli.live import live
     from hansa.plan.files import read_plan
 
-    read = read_plan(plan, changes or (), trust=trust)
+    wanted = [] if engine is None else [f"engine={engine}"]
+    read = read_plan(plan, [*wanted, *(changes or ())], trust=trust)
     read = read if seed is None else replace(read, seed=seed)
     path = out or api.new_folder(read)
     with live(read, path) as (watch, progress):

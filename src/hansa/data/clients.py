@@ -76,11 +76,13 @@ class OwnClient:
 
 @dataclass(frozen=True, slots=True)
 class FarClient:
-    """A client whose samples are elsewhere: a server knows how many there are, and no more."""
+    """A client whose samples are elsewhere: a server knows how many there are and what one is like, and no more."""
 
     size: int
     test_size: int = 0
     validation_size: int = 0
+    input_shape: tuple[int, ...] = ()
+    integers: bool = False  # whether inputs are token numbers
 
     @property
     def train(self) -> ClientData:

@@ -30,7 +30,7 @@ PIECE = 2**24  # bytes hashed at a time
 def digest_federation(federation: Federation) -> str:
     """Return a digest of the names, inputs, labels and splits of all clients, and of the common samples.
 
-    Of clients whose samples are elsewhere, only names and numbers of samples are known and have a part in it.
+    Of clients whose samples are elsewhere, only names, numbers and shapes of samples are known and have a part in it.
     """
     known = _Known()
     encoding = None if federation.encoding is None else to_table(federation.encoding)
@@ -66,7 +66,7 @@ class _Known:
     def client(self, client: Client) -> Iterator[str]:
         """Yield the digests of one client's samples."""
         if isinstance(client, FarClient):
-            yield json.dumps([client.size, client.test_size, client.validation_size])
+            yield json.dumps(to_table(client))
         elif isinstance(client, OwnClient):
             for view in (client.train_rows, client.test_rows, client.validation_rows):
                 yield "" if view is None else self.view(view)

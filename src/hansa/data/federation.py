@@ -73,7 +73,7 @@ class Federation:
 
     def far(self) -> Federation:
         """Return the facts a server may know of clients whose samples are elsewhere: names and numbers of samples."""
-        found = {name: _far(client) for name, client in self.clients.items()}
+        found = {name: FarClient(*facts_of(client)) for name, client in self.clients.items()}
         return replace(self, clients=found)
 
     @property
@@ -100,6 +100,12 @@ class Federation:
             name: ClientInputs(name, alike or _input_shape(client), columns.get(name, shared))
             for name, client in self.clients.items()
         }
+
+    @property
+    def integers(self) -> bool:
+        """Whether inputs are token numbers."""
+        first = next(iter(self.clients.values()))
+        return first.integers if isinstance(first, FarClient) else not first.train.x.is_floating_point()
 
     def sizes(self) -> dict[str, int]:
         """Count the training samples of every client."""
@@ -135,20 +141,30 @@ def _described(target: Target) -> str:
     return f"{target.outputs} classes"
 
 
-def _far(client: Client) -> FarClient:
-    sizes = [0 if part is None else len(part) for part in (client.test, client.validation)]
-    return FarClient(client.size, *sizes)
+def facts_of(client: Client) -> tuple[int, int, int, tuple[int, ...], bool]:
+    """Return what a server may know of a client: how many samples of each split, a sample's shape, whether tokens."""
+    x, sizes = client.train.x, (client.size, samples_of(client, "test"), samples_of(client, "validation"))
+    return *sizes, tuple(x.shape[1:]), not x.is_floating_point()
+
+
+def samples_of(client: Client, split: str) -> int:
+    """Return how many samples of a split a client has."""
+    if isinstance(client, (OwnClient, FarClient)):
+        return client.test_size if split == "test" else client.validation_size
+    part: ClientData | None = getattr(client, split)
+    return 0 if part is None else len(part)
 
 
 def has_samples(client: Client, split: str) -> bool:
     """Tell whether a client has `test` or `validation` samples, without loading them where that can be avoided."""
     if isinstance(client, (OwnClient, FarClient)):
-        return (client.test_size if split == "test" else client.validation_size) > 0
+        return samples_of(client, split) > 0
     return getattr(client, split) is not None
 
 
 def _input_shape(client: Client) -> tuple[int, ...]:
-    return client.input_shape if isinstance(client, OwnClient) else tuple(client.train.x.shape[1:])
+    known = client.input_shape if isinstance(client, (OwnClient, FarClient)) else None
+    return tuple(client.train.x.shape[1:]) if known is None else known
 
 
 def _labels(client: Client) -> Array:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hansa.data.clients import FarClient
 from hansa.data.dataset import Array
 from hansa.data.federation import Federation
 from hansa.data.targets import Real, target_to_table
@@ -69,13 +70,17 @@ def _sizes(sizes: Array) -> dict[str, float]:
 def distribution(federation: Federation) -> dict[str, Any]:
     """Return the distribution of labels over clients, for JSON: counts of classes, or moments of a real target.
 
-    Where clients have columns of their own, also which, and what share of the training samples lack a value.
+    Where clients have columns of their own, also which, and what share of the training samples lack a value.  Of
+    clients whose samples are elsewhere, numbers of samples alone.
     """
     told = {"clients": list(federation.clients), "target": target_to_table(federation.target)}
     if federation.missing:
         told["missing"] = {client: dict(columns) for client, columns in federation.missing.items()}
+    sizes = np.asarray(list(federation.sizes().values()))
+    if any(isinstance(client, FarClient) for client in federation.clients.values()):  # whose labels nobody sees
+        names = [] if isinstance(federation.target, Real) else list(federation.class_names)
+        return {**told, "class_names": names, "counts": [], "sizes": sizes.tolist(), "heterogeneity": _sizes(sizes)}
     if isinstance(federation.target, Real):
-        sizes = np.asarray(list(federation.sizes().values()))
         means, deviations = federation.target_moments()
         summary = measure_real(federation.target.names, sizes, means, deviations).summary()
         moments = {"sizes": sizes.tolist(), "means": means.tolist(), "deviations": deviations.tolist()}

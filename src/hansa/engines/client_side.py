@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from hansa.contract import Algorithm
 from hansa.data.federation import Client
+from hansa.errors import require
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
+
+AT_SITE = "at site"  # the leaf in whose place a run's store has a state that stays where the data is: its version
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,13 @@ class ClientSide:
         """Whether clients may start this phase from different models."""
         return self.before is not None and self.before.individual
 
+    def state(self, client: str) -> Tree | None:
+        """Return a client's state, where it has been visited; refuse where the state stayed at its site."""
+        found = self.stored(client)
+        says = f"The state of client '{client}' is at its site, so what it deploys is made there alone"
+        require(found is None or AT_SITE not in found, f"{says}: ask the site.")
+        return found
+
     def start(self, client: str) -> Tree:
         """Return the leaves a client carries over: its own model, where an earlier phase personalised it."""
         if self.before is None or not self.before.individual:
@@ -54,7 +64,7 @@ class ClientSide:
         """Return a client's view of the task and the model it deploys; one never visited has its first state."""
         data = self.clients[client].train
         task = self.view(client, data)
-        state = self.stored(client)
+        state = self.state(client)
         state = self.algorithm.client_init(task, data) if state is None else state
         rng, served = generator(self.seed, "deploy", self.place, client), self.task.received(client, served)
         return task, self.algorithm.deploy(task, served, state, data, rng)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 from collections.abc import Sequence
@@ -63,14 +64,35 @@ def _message(stream: BinaryIO, size: int) -> memoryview:
     return message
 
 
-def read(stream: BinaryIO) -> Frame:
-    """Receive a frame; EOFError when the other side is gone, and a sentence where it sends no frames."""
+def read(stream: BinaryIO, most: int | None = None) -> Frame:
+    """Receive a frame; EOFError when the other side is gone, and a sentence where it sends no frames or too much."""
     count, length = struct.unpack("<2Q", _exactly(stream, 16))
     fits = count <= MESSAGES and length <= HEADER
     require(fits, f"A frame of {count} messages and a head of {length} bytes cannot be: the other side is foreign.")
     sizes = struct.unpack(f"<{count}Q", _exactly(stream, 8 * count))
+    large = f"A frame of {sum(sizes)} bytes is larger than is read here ({most})"
+    require(most is None or sum(sizes) <= most, f"{large}: raise 'largest' where that is set.")
     head = _head(_exactly(stream, length))
     return head, [_message(stream, size) for size in sizes]
+
+
+def packed(head: dict[str, Any], messages: Sequence[Sequence[Buffer]]) -> bytes:
+    """Return a frame as bytes, for those who carry it in one piece."""
+    stream = io.BytesIO()
+    write(stream, head, messages)
+    return stream.getvalue()
+
+
+def unpacked(frame: Buffer) -> Frame:
+    """Invert `packed`; a sentence where the bytes are cut off, are more than a frame, or are none."""
+    stream = io.BytesIO(frame)
+    try:
+        found = read(stream)
+    except EOFError as error:
+        raise HansaError(f"A frame of {len(frame)} bytes is cut off or foreign.") from error
+    left = len(frame) - stream.tell()
+    require(left == 0, f"A frame of {len(frame)} bytes has {left} bytes too many.")
+    return found
 
 
 def _head(text: bytes) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from typing import Literal
 
 import torch
 
+from hansa.engines.errands import Message
 from hansa.engines.lanes import Ahead, visits_before
-from hansa.engines.remote import Gone, Message, Worker
+from hansa.engines.remote import Gone, Worker
 from hansa.engines.session import (
+    AtHand,
     ClientFailed,
     Counted,
     EvaluationRequest,
@@ -99,7 +101,7 @@ Running = dict[Future[Reply], Under]
 
 
 @dataclass
-class ProcessSession(Counted):
+class ProcessSession(AtHand, Counted):
     """The processes at work.  Only this thread talks to the run, so stores need no locks."""
 
     context: PhaseContext = field(kw_only=True)

@@ -16,18 +16,17 @@ from typing import Any, BinaryIO, cast
 from hansa.data.federation import has_samples
 from hansa.engines import framing
 from hansa.engines.client_side import ClientSide
+from hansa.engines.errands import Message, phase_message, request_message, sides_of
 from hansa.engines.session import ClientFailed, EvaluationRequest, PhaseContext, Reply
 from hansa.engines.signals import held_back
 from hansa.errors import HansaError
 from hansa.io import wire
-from hansa.io.codec import piece_import_paths, piece_to_table
+from hansa.io.codec import piece_import_paths
 from hansa.io.trust import is_import_path
 from hansa.metrics.suite import Suite
-from hansa.task import task_to_table
 from hansa.training.carried import uncarried
-from hansa.tree import Tree, nest
+from hansa.tree import Tree
 
-Message = Sequence[wire.Buffer]
 CLOSING = 5.0  # seconds a process is given to end by itself
 # A step of training asks for the same memory again and again.  Given back to the system, every page of it costs anew;
 # so a process keeps what it has, in large pages.  Where the C library knows nothing of this, nothing happens.
@@ -38,35 +37,6 @@ KEEP_MEMORY = {
 
 class Gone(RuntimeError):
     """A process ended without an answer."""
-
-
-def sides_of(side: ClientSide) -> list[ClientSide]:
-    """Return the phases that a client's start depends on, the first one first."""
-    found = [side]
-    while found[0].individual_start and found[0].before is not None:
-        found.insert(0, found[0].before)
-    return found
-
-
-def describe(side: ClientSide) -> dict[str, Any]:
-    """Return one phase as JSON; its leaves travel beside it."""
-    algorithm, channel = uncarried(side.algorithm)
-    return {
-        "algorithm": piece_to_table("algorithm", algorithm),
-        "channel": None if channel is None else piece_to_table("channel", channel),
-        "task": task_to_table(side.task),
-        "seed": side.seed,
-        "place": side.place,
-    }
-
-
-def describe_suite(suite: Suite) -> dict[str, Any]:
-    """Return the metrics of a run as JSON."""
-    return {
-        "metrics": [piece_to_table("metric", metric) for metric in suite.metrics],
-        "tables": [piece_to_table("metric", table) for table in suite.tables],
-        "headline": suite.metrics.index(suite.headline),
-    }
 
 
 def own_code(sides: Sequence[ClientSide], suite: Suite) -> Iterator[str]:
@@ -108,8 +78,7 @@ class Worker:
         self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         framing.widen(self.requests, self.replies)
         self.writer, self.reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        head = {"sides": [describe(side) for side in self.sides], **describe_suite(context.suite)}
-        leaves = [wire.parts(nest("start", one.task.start) | nest("served", one.served or {})) for one in self.sides]
+        head, leaves = phase_message(self.sides, context.suite)
         self.writer.submit(framing.write, self.requests, head, leaves)
 
     def close(self) -> None:
@@ -181,11 +150,9 @@ class Worker:
 
     def evaluate(self, request: EvaluationRequest) -> Future[list[Tree]]:
         """Make rows of metrics for some clients."""
-        head = {"kind": "evaluate", "clients": list(request.clients), "split": request.split, "start": request.start}
-        public = [] if request.public is None else [wire.parts({"x": request.public.x, "y": request.public.y})]
-        messages = [wire.parts(request.served), *public]
+        head, messages = request_message(request)
         self.stirred = time.monotonic()
-        self.writer.submit(framing.write, self.requests, {**head, "public": bool(public)}, messages)
+        self.writer.submit(framing.write, self.requests, {"kind": "evaluate", **head}, messages)
         return self.reader.submit(lambda: [wire.unpack(part)[0] for part in self._answer(request.clients[0])[1]])
 
     def _reply(self, client: str, bytes_down: int) -> Reply:

@@ -19,6 +19,7 @@ import torch
 from hansa.channels.fixed_point import FixedPoint, Words
 from hansa.channels.secure_sum import SecureSum
 from hansa.engines.session import (
+    AtHand,
     ClientFailed,
     CohortReply,
     EngineSession,
@@ -53,7 +54,7 @@ def secured(session: EngineSession, context: PhaseContext) -> EngineSession:
 
 
 @dataclass
-class SecureSession:
+class SecureSession(AtHand):
     """A session whose clients mask what they upload."""
 
     session: EngineSession

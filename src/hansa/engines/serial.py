@@ -10,6 +10,7 @@ import torch
 
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.session import (
+    AtHand,
     ClientFailed,
     Counted,
     EvaluationRequest,
@@ -53,7 +54,7 @@ class Serial:
 
 
 @dataclass
-class SerialSession(Counted):
+class SerialSession(AtHand, Counted):
     """The serial engine at work."""
 
     context: PhaseContext = field(kw_only=True)

@@ -27,6 +27,7 @@ from hansa.payload import Update, join, relay, set_apart
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
 
+States = Callable[[str], Sequence[Tree]]  # by client
 NUMBERS = ("weight", "count", "flops")  # what travels beside an upload's leaves
 
 
@@ -176,12 +177,21 @@ class EngineSession(Protocol):
         """Turns of training and visits without any so far, by how they were carried out."""
         ...
 
+    @property
+    def rides(self) -> bool:
+        """Whether an evaluation that is asked for travels with the next round, so that its rows are better awaited."""
+        ...
+
+    def settled(self, states: States) -> None:
+        """Take note that all is committed so far; `states` are those which the run still has of a client."""
+        ...
+
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Carry out a round on the task as it is now: yield uploads by line; without a line, sums of some lanes."""
         ...
 
     def evaluate(self, request: EvaluationRequest) -> Iterator[Tree]:
-        """Yield rows of metrics, with the clients' places among those asked in a column `client`."""
+        """Ask for rows of metrics, and yield them with the clients' places among those asked in a column `client`."""
         ...
 
 
@@ -201,7 +211,7 @@ def perform(side: ClientSide, task: Task, client: str, seed: int, down: Tree) ->
     """Carry out a visit by itself, where the data is."""
     began = time.perf_counter()
     algorithm = side.algorithm
-    state, down = side.stored(client), task.received(client, down)
+    state, down = side.state(client), task.received(client, down)
     with client_errors(client):
         data = side.clients[client].train
         view = side.view(client, data, task)
@@ -247,6 +257,18 @@ def follow(algorithm: Algorithm, lane: Lane, call: Callable[[str, int, Tree], Up
         total = up if total is None else join(algorithm.uplink, total, up)
         down = relay(algorithm.uplink, down, up) if place + 1 < len(lane.chain) else down
     return total
+
+
+class AtHand:
+    """What sessions have in common that make rows of metrics at once, and whose states are the run's."""
+
+    @property
+    def rides(self) -> bool:
+        """No: there is no way to save."""
+        return False
+
+    def settled(self, states: States) -> None:
+        """Do nothing: the run has all there is to keep."""
 
 
 @dataclass

@@ -25,6 +25,7 @@ from hansa.engines.lanes import Ahead, visits_before
 from hansa.engines.serial import SerialSession
 from hansa.engines.session import (
     NUMBERS,
+    AtHand,
     CohortReply,
     EngineSession,
     EvaluationRequest,
@@ -161,7 +162,7 @@ def poolable(context: PhaseContext) -> bool:
 
 
 @dataclass
-class VectorisedSession:
+class VectorisedSession(AtHand):
     """The vectorised engine at work."""
 
     engine: Vectorised

@@ -91,7 +91,7 @@ def _opened(
     """Begin all visits; whoever fails at once is left out."""
     found: dict[int, Pending] = {}
     for place, (client, visit, down) in enumerate(zip(block.clients, block.visits, block.downs, strict=True)):
-        seed, state = server.seed(client, visit), context.side.stored(client)
+        seed, state = server.seed(client, visit), context.side.state(client)
         try:
             with client_errors(client):
                 view, own = context.side.view(client, data[place], task), task.received(client, down)

@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import torch
 
 from hansa.engines import framing
-from hansa.engines.client_side import ClientSide
-from hansa.engines.evaluation import rows_of_clients
-from hansa.engines.session import ClientFailed, EvaluationRequest, client_errors, perform
+from hansa.engines.errands import Errands
+from hansa.engines.session import ClientFailed
 from hansa.engines.signals import leave_to_the_run
 from hansa.errors import HansaError
 from hansa.io import wire
-from hansa.io.codec import piece_from_table
 from hansa.io.trust import Trust
-from hansa.metrics.suite import Suite
-from hansa.task import ClientData, Task, task_from_table
-from hansa.training.carried import carried
+from hansa.task import ClientData
 from hansa.tree import Tree, pick
 
 Answer = tuple[dict[str, Any], list[list[wire.Buffer]]]
@@ -59,38 +55,14 @@ class Worker:
     """Clients of one phase, and what they were told.  Who starts the worker says what it trusts; no message can."""
 
     def __init__(self, head: dict[str, Any], messages: list[memoryview], trust: Trust):
-        self.trust = trust
         self.clients: dict[str, LocalClient] = {}
-        self.side = self._sides(head["sides"], [wire.unpack(message)[0] for message in messages])
-        self.depth = len(head["sides"]) - 1
+        trees = [wire.unpack(message)[0] for message in messages]
+        self.errands = Errands(head, trees, self.clients, self._state, trust)
         self.down: Tree = {}
-        self.task: Task = self.side.task
-        metrics = tuple(piece_from_table("metric", table, trust=trust) for table in head["metrics"])
-        tables = tuple(piece_from_table("metric", table, trust=trust) for table in head["tables"])
-        self.suite = Suite(metrics, tables, metrics[head["headline"]])
+        self.round = 0
 
-    def _sides(self, heads: list[dict[str, Any]], trees: list[Tree]) -> ClientSide:
-        """Return the client's side of the last phase, on top of those before it."""
-        side: ClientSide | None = None
-        for depth, (head, tree) in enumerate(zip(heads, trees, strict=True)):
-            task = task_from_table(head["task"], pick("start", tree), trust=self.trust)
-            algorithm = piece_from_table("algorithm", head["algorithm"], trust=self.trust)
-            channel = piece_from_table("channel", head["channel"], trust=self.trust) if head["channel"] else None
-            side = ClientSide(
-                carried(algorithm, channel),
-                task,
-                self.clients,
-                self._states(depth),
-                head["seed"],
-                head["place"],
-                side,
-                pick("served", tree),
-            )
-        assert side is not None
-        return side
-
-    def _states(self, depth: int) -> Any:
-        return lambda client: self.clients[client].states[depth]
+    def _state(self, depth: int, client: str) -> Tree | None:
+        return self.clients[client].states[depth]
 
     def handle(self, head: dict[str, Any], messages: list[memoryview]) -> Answer | None:
         """Carry out one request; what only tells something has no answer."""
@@ -98,7 +70,7 @@ class Worker:
         if head["kind"] == "client":
             self._client(head, trees)
         elif head["kind"] == "down":
-            self.down, self.task = trees[0], replace(self.side.task, round=head["round"])
+            self.down, self.round = trees[0], head["round"]
         elif head["kind"] == "evaluate":
             return self._evaluate(head, trees)
         else:
@@ -116,19 +88,16 @@ class Worker:
     def _visit(self, head: dict[str, Any]) -> Answer:
         client = head["client"]
         try:
-            reply = perform(self.side, self.task, client, head["seed"], self.down)
+            reply = self.errands.visit(client, head["seed"], self.round, self.down)
         except ClientFailed as error:
             return {"error": str(error)}, []
         if reply.state:
-            self.clients[client].states[self.depth] = reply.state
+            self.clients[client].states[self.errands.depth] = reply.state
         return {}, [wire.parts(reply.upload, reply.numbers), wire.parts(reply.state)]
 
     def _evaluate(self, head: dict[str, Any], trees: list[Tree]) -> Answer:
-        public = ClientData(trees[1]["x"], trees[1]["y"]) if head["public"] else None
-        request = EvaluationRequest(head["clients"], trees[0], self.suite, head["split"], public, head["start"])
         try:
-            with client_errors(head["clients"][0]):
-                rows = list(rows_of_clients(self.side, request))
+            rows = self.errands.evaluate(head, trees)
         except ClientFailed as error:
             return {"error": str(error)}, []
         return {}, [wire.parts(part) for part in rows]

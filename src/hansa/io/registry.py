@@ -167,6 +167,11 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "vectorised": "hansa.engines.vectorised:Vectorised",
         "serial": "hansa.engines.serial:Serial",
         "processes": "hansa.engines.processes:Processes",
+        "flower": "hansa.engines.flower:Flower",
+    },
+    "carrier": {
+        "superlink": "hansa.engines.relay:SuperLink",
+        "loopback": "hansa.engines.carriers:Loopback",
     },
     "metric": {
         "accuracy": "hansa.metrics.pieces:Accuracy",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from hansa.data.sources.mixed import Mixed
 from hansa.data.sources.table import TableSource
 from hansa.data.split import Division
 from hansa.data.targets import Real
+from hansa.engines.flower import Flower
 from hansa.errors import HansaError, Problems, require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.module import FrozenModule
@@ -49,16 +50,19 @@ class Assembled:
 def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *, trust: TrustLike = False) -> Assembled:
     """Make everything ready to run.  `data` stands in for the plan's own source, or for all of its data section.
 
+    So do the clients of an engine whose sites hold their own data.
+
     `trust` is about the run that the plan continues, where it does: the import paths which that run's plan may name.
     """
     extraction = Extraction(plan, progress)
+    data = data or (plan.engine.elsewhere() if isinstance(plan.engine, Flower) else None)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     task = task_for(plan, federation, extraction.spans)
     suite = default_suite(task.real, plan.evaluate.metrics)
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, None, suite, plan.channel)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
-    check_channel(plan.channel, experiment.phases, experiment.task)
+    check_channel(plan.channel, experiment.phases, experiment.task, plan.engine)
     check_privacy(experiment.phases, experiment.task, plan.channel)
     check_groups(experiment)
     require(not (why := _no_features(plan) if federation.encodings else ""), why)
@@ -76,7 +80,7 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
 class Extraction:
     """Features in place of raw samples where the plan asks for them, and what that cost."""
 
-    def __init__(self, plan: Plan, progress: Progress | None):
+    def __init__(self, plan: Divided, progress: Progress | None):
         self.plan, self.progress = plan, progress
         self.done: list[Extracted] = []  # one, or of several sources those that an extractor reads
 
@@ -119,7 +123,26 @@ class Extraction:
         }
 
 
-def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
+class Divided(Protocol):
+    """A file that says what data is read and how it is divided: a plan's, or a site's."""
+
+    @property
+    def data(self) -> DataPlan:
+        """The data section."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The seed of the division."""
+        ...
+
+
+def divided(plan: Divided, data: Dataset) -> Federation:
+    """Return the clients of a data section, with their samples."""
+    return _divide(plan, data, Extraction(plan, None))
+
+
+def _divide(plan: Divided, data: Dataset, extraction: Extraction) -> Federation:
     """Extract first, so that seeds and partitions share features; shifted images and scaled tables depend on both."""
     require(not (why := _unread(plan, data)), why)
     last = bool(plan.data.shift) or data.rule is not None
@@ -130,7 +153,6 @@ def _divide(plan: Plan, data: Dataset, extraction: Extraction) -> Federation:
 
 def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], ...] = ()) -> Task:
     """Return the task, in the shapes of the data; building its model once shows that it takes them."""
-    x = next(iter(federation.clients.values())).train.x
     network, own = networks_of(plan.model, federation.inputs())
     task = Task(
         model=network.model,
@@ -138,7 +160,7 @@ def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], .
         outputs=federation.outputs,
         population=len(federation.clients),
         seed=plan.seed,
-        integers=not x.is_floating_point(),
+        integers=federation.integers,
         real=isinstance(federation.target, Real),
         samples=sum(federation.sizes().values()),
         spans=spans,
@@ -162,7 +184,7 @@ def check_phases(plan: Plan) -> None:
     if problems:
         raise Problems(problems)
     unknown = Task(plan.model, (1,), 1, SEVERAL)
-    check_channel(plan.channel, phases, unknown)
+    check_channel(plan.channel, phases, unknown, plan.engine)
     check_privacy(phases, unknown, plan.channel)
     check_sites(plan)
 
@@ -183,7 +205,7 @@ def check_sites(plan: Plan) -> None:
         raise Problems(problems)
 
 
-def _unread(plan: Plan, data: Dataset) -> str:
+def _unread(plan: Divided, data: Dataset) -> str:
     """Return why extractors cannot read all sources of several that are no tables; empty where they can."""
     if not plan.data.features or not data.parts:
         return ""

@@ -59,7 +59,7 @@ def plan_from_table(table: dict[str, Any], source: str, folder: Path, *, trust: 
             f"The plan '{source}' has format {version}, newer than {FORMAT}: please update hansa to read it."
         )
     expand(table)
-    _anchor(table, folder)
+    anchor(table, folder)
     trusted = Trust.of(trust)
     try:
         plan: Plan = from_table(Plan, table, trust=trusted)
@@ -99,7 +99,7 @@ def _file_text(path: Path) -> str | None:
         raise HansaError(f"The plan '{path}' cannot be read: {error.strerror}.") from error
 
 
-def _anchor(table: dict[str, Any], folder: Path) -> None:
+def anchor(table: dict[str, Any], folder: Path) -> None:
     """Make the paths of a plan independent of where it is run."""
     data = table.get("data")
     source, features = (data.get("source"), data.get("features")) if isinstance(data, dict) else (None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,15 +31,27 @@ class Evaluation:
     observed: dict[str, Tree] = field(default_factory=dict)  # for exhibits, by client
 
 
+Awaited = Callable[[], Evaluation]  # an evaluation that was asked for
+
+
 def evaluate(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Evaluation:
     """Evaluate what the clients deploy now, or what they start the phase from, on test and validation samples."""
+    return ask(run, session, start=start)()
+
+
+def ask(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Awaited:
+    """Ask for the same; what is returned gives it.  Where rows ride with the next round, it is better called after."""
     served = {} if start else run.served()
-    test = _split(run, session, served, "test", start)
-    chosen_by = _split(run, session, served, "validation", start)
-    return replace(test, metrics={**test.metrics, **chosen_by.metrics})
+    test, chosen_by = (_split(run, session, served, split, start) for split in ("test", "validation"))
+
+    def found() -> Evaluation:
+        told = test()
+        return replace(told, metrics={**told.metrics, **chosen_by().metrics})
+
+    return found
 
 
-def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool) -> Evaluation:
+def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool) -> Awaited:
     samples: ClientData | None = getattr(run.federation, split)
     common, of_clients = PREFIX[split]
     metrics: dict[str, float] = {}
@@ -48,11 +61,15 @@ def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, star
         found = evaluate_outputs(run.experiment.suite, out, samples.y)
         metrics |= {f"{common}{name}": value for name, value in found.items()}
         tables = {f"{common}{name}": leaf for name, leaf in tables_of(run.experiment.suite, out, samples.y).items()}
-    rows, observed = _rows(run, session, served, split, start)
-    if rows is not None:
-        visited = None if start else run.ledger.visited
-        metrics |= fold(run.experiment.suite, rows, visited, prefix=of_clients)
-    return Evaluation(metrics, rows, tables, observed)
+    visited = None if start else run.ledger.visited
+    awaited = _rows(run, session, served, split, start)
+
+    def folded() -> Evaluation:
+        rows, observed = awaited()
+        told = {} if rows is None else fold(run.experiment.suite, rows, visited, prefix=of_clients)
+        return Evaluation({**metrics, **told}, rows, tables, observed)
+
+    return folded
 
 
 def _common_model(run: PhaseRun, served: Tree, start: bool, device: torch.device) -> Forward:
@@ -65,14 +82,18 @@ def _common_model(run: PhaseRun, served: Tree, start: bool, device: torch.device
 
 def _rows(
     run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool
-) -> tuple[Tree | None, dict[str, Tree]]:
-    """Return the clients' rows, in their order, None where no client has such samples; and what they observed."""
+) -> Callable[[], tuple[Tree | None, dict[str, Tree]]]:
+    """Ask for the clients' rows, in their order, None where no client has such samples; and for what they observe."""
     public = _public(run) if run.phase.outside and split == "test" else None
     tested = [name for name in run.names if public is not None or has_samples(run.federation.clients[name], split)]
     if not tested:
-        return None, {}
-    request = EvaluationRequest(tested, served, run.experiment.suite, split, public, start)
-    rows = stack_rows(list(session.evaluate(request)))
+        return lambda: (None, {})
+    coming = session.evaluate(EvaluationRequest(tested, served, run.experiment.suite, split, public, start))
+    return lambda: _in_order(run, tested, served, stack_rows(list(coming)))
+
+
+def _in_order(run: PhaseRun, tested: list[str], served: Tree, rows: Tree) -> tuple[Tree, dict[str, Tree]]:
+    """Return rows by the clients' order in the run, and apart from them what clients observed; charge both."""
     told = {key.removeprefix(OBSERVED): rows.pop(key) for key in list(rows) if key.startswith(OBSERVED)}
     by_row = {tested[number]: row for row, number in enumerate(rows["client"].tolist())} if told else {}
     observed = {name: {key: leaf[by_row[name]] for key, leaf in told.items()} for name in tested if name in by_row}

@@ -61,6 +61,11 @@ class Ledger:
         """A mask of the clients that were visited at all."""
         return torch.from_numpy(self._columns["visits"] > 0)
 
+    @property
+    def evaluation_bytes(self) -> int:
+        """The bytes of all evaluations so far."""
+        return int(self._columns["bytes_evaluate"].sum())
+
     def totals(self) -> dict[str, float]:
         """Return sums over clients."""
         return {key: column.sum().item() for key, column in self._columns.items()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -18,7 +19,7 @@ from hansa.metrics.facts import CHAIN
 from hansa.orchestrate.clock import Timeline
 from hansa.orchestrate.planner import Leg, without
 from hansa.payload import Update, join, relay
-from hansa.running.evaluate import Evaluation, evaluate
+from hansa.running.evaluate import Awaited, ask, evaluate
 from hansa.running.experiment import Experiment
 from hansa.running.forgetting import along_chain
 from hansa.running.phase_run import Line, PhaseRun
@@ -27,6 +28,7 @@ from hansa.running.round_book import RoundBook
 from hansa.tree import Tree
 
 Record = dict[str, Any]
+T = TypeVar("T")
 BEGINNING: Record = {"phase": 0, "round": 0, "journal": 0}  # how far a run came that has just begun
 ONCE = (0,)  # visits before the first
 COMMIT_SECONDS = 1.0  # what a kill may cost; a resumed run repeats it bit for bit
@@ -64,27 +66,50 @@ def run_phases(
     return run
 
 
+@dataclass
+class Pending:
+    """A round that is done but for its evaluation, where one is due: its record, and the server as it is evaluated."""
+
+    round: int
+    record: Record
+    evaluation: Awaited | None = None
+    server: Tree = field(default_factory=dict)
+
+
 def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, stop: Callable[[], bool]) -> bool:
-    """Run the rounds of one phase; `progress` holds the note of the last commit."""
+    """Run the rounds of one phase; `progress` holds the note of the last commit.
+
+    Where evaluations ride with the next round, a round's record is held back until then, and the note has it.
+    """
     rounds, due = run.phase.rounds, time.monotonic() + COMMIT_SECONDS
     run.timeline = Timeline.from_note(progress.get("clock"))
     with run.experiment.engine.open(run.context) as opened:
         session = secured(opened, run.context)
-        charged = run.ledger.totals()
-        news = _news(run, session, progress) if first == 0 else {}  # a resumed phase writes what it would have written
+        charged, pending = run.ledger.totals(), _held(run, session, first, progress)
+        news = _news(run, session, progress) if first == 0 else dict  # a resumed phase told it before
         for run.round in range(first, rounds):
-            record = run_round(run, session, charged) | (news if run.round == 0 else {})
-            charged, told = run.ledger.totals(), account(run)
-            record |= {"privacy": told} if told else {}
-            progress |= {"metrics": record["metrics"]} if record["metrics"] else {}
-            _choose(run, record, progress)
-            journal.write(record)
-            last, leave = run.round + 1 == rounds, stop()
+            begun = begin_round(run, session, charged)
+            if pending is not None:
+                _close(run, pending, progress, journal)
+            begun.record |= _charging(run, begun.record, news if run.round == 0 else dict)
+            told, last = account(run), run.round + 1 == rounds
+            begun.record |= {"privacy": told} if told else {}
+            waits = session.rides and begun.evaluation is not None and not last and run.phase.deploy == "last"
+            if not waits:
+                _close(run, begun, progress, journal)
+            leave = stop()
+            if waits and leave:
+                _close(run, begun, progress, journal)
+            pending = begun if waits and not leave else None
+            charged = run.ledger.totals()
             progress |= {"phase": run.index, "round": run.round + 1, "clock": run.timeline.note()}
+            progress.pop("held", None)
+            progress |= {"held": pending.record} if pending is not None else {}
             if last or leave or told or time.monotonic() > due:
                 began = time.monotonic()
                 run.save()
                 run.store.commit(progress | journal.settle())  # the records first: a commit must not know more of them
+                session.settled(run.states)
                 now = time.monotonic()
                 due = now + COMMIT_SECONDS * max(1.0, (now - began) / LONG_COMMIT)
             if leave and not last:
@@ -92,12 +117,42 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
     return not stop() or run.index + 1 == len(run.experiment.phases)
 
 
-def _news(run: PhaseRun, session: EngineSession, progress: Record) -> Record:
-    """Return what the first record of a phase tells: how it is carried out, and what it starts from."""
+def _held(run: PhaseRun, session: EngineSession, first: int, progress: Record) -> Pending | None:
+    """Return the round whose evaluation a resumed run still has to ask for, where there is one."""
+    record = progress.get("held")
+    return None if record is None else Pending(first - 1, record, _asked(run, session), run.current())
+
+
+def _asked(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Awaited:
+    """Ask for an evaluation; unless it rides with the next round it is made at once, as all is now."""
+    if session.rides:
+        return ask(run, session, start=start)
+    found = evaluate(run, session, start=start)
+    return lambda: found
+
+
+def _charging(run: PhaseRun, record: Record, awaited: Callable[[], T]) -> T:
+    """Return what was awaited, and charge the bytes of it to the round that asked for it."""
+    before = run.ledger.evaluation_bytes
+    found = awaited()
+    record["bytes_evaluate"] += run.ledger.evaluation_bytes - before
+    return found
+
+
+def _close(run: PhaseRun, pending: Pending, progress: Record, journal: Journal) -> None:
+    """Write a round's record, once its evaluation is there."""
+    record = _finished(run, pending)
+    progress |= {"metrics": record["metrics"]} if record["metrics"] else {}
+    _choose(run, record, progress)
+    journal.write(record)
+
+
+def _news(run: PhaseRun, session: EngineSession, progress: Record) -> Callable[[], Record]:
+    """Ask for what the first record of a phase tells: how it is carried out, and what it starts from."""
     oracle = {"oracle": run.algorithm.oracle} if run.algorithm.oracle else {}
     attack = {"attack": _attack(run)} if run.phase.attack is not None else {}
-    told = {"engine": run.experiment.engine.choice(run.context), "before": _before(run, session, progress)}
-    return {**told, **oracle, **attack}
+    choice, before = run.experiment.engine.choice(run.context), _before(run, session, progress)
+    return lambda: {"engine": choice, "before": before(), **oracle, **attack}
 
 
 def _attack(run: PhaseRun) -> Record:
@@ -107,13 +162,15 @@ def _attack(run: PhaseRun) -> Record:
     return {"name": name_of("attack", attack), "attackers": list(run.attackers), **told}
 
 
-def _before(run: PhaseRun, session: EngineSession, progress: Record) -> dict[str, float]:
-    """Return the metrics of what a phase starts from: those the phase before ended with, or of an untrained model."""
+def _before(run: PhaseRun, session: EngineSession, progress: Record) -> Callable[[], dict[str, float]]:
+    """Ask for the metrics of what a phase starts from: those the phase before ended with, or of an untrained model."""
     known = run.index > 0 and run.phase.outside == run.experiment.phases[run.index - 1].outside
     if known and "metrics" in progress:
         found: dict[str, float] = progress["metrics"]
-        return {name: value for name, value in found.items() if not name.startswith(CHAIN)}  # of a round, not a model
-    return evaluate(run, session, start=True).metrics
+        told = {name: value for name, value in found.items() if not name.startswith(CHAIN)}  # of a round, not a model
+        return lambda: told
+    awaited = _asked(run, session, start=True)
+    return lambda: awaited().metrics
 
 
 def _choose(run: PhaseRun, record: Record, progress: Record) -> None:
@@ -135,11 +192,15 @@ def _choose(run: PhaseRun, record: Record, progress: Record) -> None:
         record["deployed"], progress["metrics"] = best["round"], best["metrics"]
 
 
-def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float] | None = None) -> Record:
-    """Run one round: broadcast, visit, add up, step; then evaluate and account for it, beyond what was `charged`."""
+def run_round(run: PhaseRun, session: EngineSession) -> Record:
+    """Run one round and its evaluation, and return the record."""
+    return _finished(run, begin_round(run, session, run.ledger.totals()))
+
+
+def begin_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float]) -> Pending:
+    """Run one round: broadcast, visit, add up, step; ask for its evaluation, and account for it beyond `charged`."""
     along = _along_chain(run) if run.phase.forgetting and _due(run) else {}  # measured, and no part of what it took
     began, paths = time.perf_counter(), Counter(session.paths)
-    charged = run.ledger.totals() if charged is None else charged
     book, planner = RoundBook(run), run.planner
     legs, under_way = planner.round(run.cohort), set(run.lines)
     book.failed = dict(planner.missing(run.cohort))
@@ -154,9 +215,9 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
         run.lines = {}
         book.check_server([client for leg in legs for client in leg.chain if client not in book.failed])
     seconds = time.perf_counter() - began
-    evaluation = _evaluate(run, session) if _due(run) else Evaluation({})
+    evaluation = _asked(run, session) if _due(run) else None
     costs = {key: total - charged[key] for key, total in run.ledger.totals().items()}
-    return {
+    record = {
         "phase": run.index,
         "phase_name": run.phase.name,
         "algorithm": name_of("algorithm", run.algorithm),
@@ -172,8 +233,9 @@ def run_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float
         **clock,
         "paths": dict(Counter(session.paths) - paths),
         **book.noted,
-        "metrics": {**evaluation.metrics, **along},
+        "metrics": along,
     }
+    return Pending(run.round, record, evaluation, run.current() if evaluation else {})
 
 
 def exchanged(legs: list[Leg], failed: Mapping[str, str], under_way: set[int], merges: bool) -> dict[str, int]:
@@ -277,13 +339,18 @@ def _merged(run: PhaseRun, cohort: Update) -> Update:
     return cohort if total is None else total
 
 
-def _evaluate(run: PhaseRun, session: EngineSession) -> Evaluation:
-    evaluation = evaluate(run, session)
+def _finished(run: PhaseRun, pending: Pending) -> Record:
+    """Return a round's record with its evaluation, and keep what else that gave."""
+    record, number = pending.record, pending.round + 1
+    if pending.evaluation is None:
+        return record
+    evaluation = _charging(run, record, pending.evaluation)
     if evaluation.rows is not None:
-        run.store.put(f"{run.index}/scores/{run.round + 1}", evaluation.rows)
+        run.store.put(f"{run.index}/scores/{number}", evaluation.rows)
     if evaluation.tables:
-        run.store.put(f"{run.index}/tables/{run.round + 1}", evaluation.tables)
-    shown = run.algorithm.exhibits(run.round_task, run.current(), evaluation.observed)
+        run.store.put(f"{run.index}/tables/{number}", evaluation.tables)
+    shown = run.algorithm.exhibits(replace(run.task, round=pending.round), pending.server, evaluation.observed)
     if shown:
-        run.store.put(f"{run.index}/exhibits/{run.round + 1}", {"exhibits": packed(shown)})
-    return evaluation
+        run.store.put(f"{run.index}/exhibits/{number}", {"exhibits": packed(shown)})
+    record["metrics"] = {**evaluation.metrics, **record["metrics"]}
+    return record

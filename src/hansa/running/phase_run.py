@@ -296,6 +296,11 @@ class PhaseRun:
         for number, line_now in self.lines.items():
             self.store.put(f"{self.index}/line", line_now.tree(), str(number))
 
+    def states(self, client: str) -> list[Tree]:
+        """Return all that the store has of a client's state in this phase: as it is now, and as it was best."""
+        found = (self.store.get(f"{self.index}/{name}", client) for name in ("client", "best-client"))
+        return [state for state in found if state is not None]
+
     def keep_best(self) -> None:
         """Note the models as they are now as the best so far."""
         self.store.put(f"{self.index}/best-server", self.current())

@@ -1,0 +1,93 @@
+"""The commands of deployments: a site's own process, and a federation on Flower."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hansa.cli.text import printable
+
+site_app = typer.Typer(help="Take part in a federation as a site, with data that stays here.", no_args_is_help=True)
+deploy_app = typer.Typer(help="Run plans on a federation of sites, by Flower.", no_args_is_help=True)
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")]
+SiteToml = Annotated[Path, typer.Argument(metavar="FILE", help="The site file: site.toml.")]
+
+
+@site_app.command("serve")
+def serve_site(path: SiteToml) -> None:
+    """Answer the letters of a server until stopped, and run Flower's node where the file has a [node] table."""
+    from hansa.deploy.site import serve
+
+    serve(path, lambda told: print(printable(told), file=sys.stderr, flush=True))
+
+
+@deploy_app.command("init")
+def init_federation(
+    folder: Folder,
+    site: Annotated[list[str], typer.Option(help="The name of a site; once for every site.")],
+    host: Annotated[str, typer.Option(help="The server's name or address, as sites reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port that the server listens at.")] = 9092,
+) -> None:
+    """Write certificates, keys and the app, and tell what each site gets."""
+    from hansa.deploy.federation import init
+
+    for own in init(folder, site, host, port):
+        print(f"Site '{own.name}': send it the folder {own}; it fills in its data and runs: hansa site serve site.toml")
+    print(f"Next: hansa deploy up {folder}")
+
+
+@deploy_app.command("up")
+def start_federation(folder: Folder) -> None:
+    """Start the server, which goes on in the background."""
+    from hansa.deploy.federation import up
+
+    up(folder)
+    print(f"The server runs. Next: hansa deploy status {folder}")
+
+
+@deploy_app.command("run")
+def run_on_federation(
+    folder: Folder,
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or the name of a shipped plan.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: phases.0.rounds=5.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to write.  [default: runs/NAME-TIME]")] = None,
+) -> None:
+    """Run a plan on the sites, whose data stands in for the plan's own; `hansa resume` continues it."""
+    from hansa.cli.commands import run
+
+    engine = f"engine={{name='flower', carrier={{folder={json.dumps(str(folder.resolve()))}}}}}"
+    run(plan, changes=[engine, *(changes or ())], out=out)
+
+
+@deploy_app.command("status")
+def show_federation(folder: Folder) -> None:
+    """Show whether the server runs, and who is connected."""
+    from hansa.deploy.federation import status
+
+    print(json.dumps(status(folder), indent=1))
+
+
+@deploy_app.command("doctor")
+def examine_site(path: SiteToml) -> None:
+    """Tell, at a site, why it cannot take part: version, data, files, address, authority, clock or key."""
+    from hansa.deploy.doctor import examine
+
+    found = list(examine(path))
+    for one in found:
+        print(printable(f"{'ok ' if one.good else 'BAD'} {one.what}: {one.told}"))
+    if not found[-1].good:
+        raise SystemExit(2)
+
+
+@deploy_app.command("down")
+def stop_federation(folder: Folder) -> None:
+    """Stop the server; runs can be resumed when it is up again."""
+    from hansa.deploy.federation import down
+
+    print("The server is stopped." if down(folder) else "The server does not run.")

@@ -1,0 +1,173 @@
+"""Why a site cannot take part: each thing that must hold is tried by itself, where Flower says only that it failed."""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPSConnection
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from hansa.deploy.flower_tools import environment
+from hansa.deploy.site import Node, SiteFile, node_command, read_site, site_data
+from hansa.errors import HansaError, require
+
+PATIENCE = 10.0  # seconds that the server is given to answer
+CLOCK = 60.0  # seconds that two clocks may differ
+FLOWER = "1.41."  # the versions of Flower that are known to work
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that must hold, whether it does, and what was found."""
+
+    what: str
+    good: bool
+    told: str
+
+
+def examine(path: Path) -> Iterator[Finding]:
+    """Yield what was found, up to the first thing that does not hold: what comes after depends on it."""
+    file: SiteFile | None = None
+
+    def read() -> str:
+        nonlocal file
+        file = read_site(path)
+        require(file.node is not None, f"'{path}' has no [node] table: take the one that 'hansa deploy init' wrote.")
+        return f"'{path}' can be read"
+
+    def of(check: Callable[[Node], str]) -> Callable[[], str]:
+        def run() -> str:
+            assert file is not None and file.node is not None
+            return check(file.node)
+
+        return run
+
+    steps: list[tuple[str, Callable[[], str]]] = [
+        ("version", _version),
+        ("site file", read),
+        ("data", lambda: site_data(file).describe() if file else ""),
+        ("files", of(_files)),
+        ("address", of(_address)),
+        ("authority", of(_authority)),
+        ("clock", of(_clock)),
+        ("key", of(lambda node: _key(node, Path(file.socket) if file else path))),
+    ]
+    for what, check in steps:
+        try:
+            yield Finding(what, True, check())
+        except HansaError as error:
+            yield Finding(what, False, str(error))
+            return
+
+
+def _version() -> str:
+    try:
+        found = version("flwr")
+    except PackageNotFoundError as error:
+        raise HansaError("Flower is not installed here: pip install 'hansa[flower]'.") from error
+    good = found.startswith(FLOWER)
+    require(good, f"Flower {found} is installed, and {FLOWER}x is needed: pip install 'hansa[flower]'.")
+    return f"Flower {found}"
+
+
+def _files(node: Node) -> str:
+    for path, what in ((node.certificates, "certificate of the authority"), (node.key, "node's key")):
+        there = Path(path).is_file()
+        require(there, f"The {what}, '{path}', is not there: copy the folder that 'hansa deploy init' made again.")
+    return "the certificate and the key are there"
+
+
+def _split(node: Node) -> tuple[str, int]:
+    host, _, port = node.superlink.rpartition(":")
+    good = bool(host) and port.isdecimal()
+    require(good, f"The 'superlink' must be 'host:port'. Got '{node.superlink}'.")
+    return host, int(port)
+
+
+def _address(node: Node) -> str:
+    try:
+        socket.create_connection(_split(node), PATIENCE).close()
+    except OSError as error:
+        says = f"Nobody answers at {node.superlink} ({error})"
+        raise HansaError(f"{says}: see that the server runs, and that firewalls let this port through.") from error
+    return f"somebody answers at {node.superlink}"
+
+
+def _authority(node: Node) -> str:
+    host, port = _split(node)
+    try:
+        context = ssl.create_default_context(cafile=node.certificates)
+        with (
+            socket.create_connection((host, port), PATIENCE) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return "the server's certificate is of the federation's authority"
+    except ssl.SSLCertVerificationError as error:
+        says = f"The server at {node.superlink} is not the one of '{node.certificates}' ({error.verify_message})"
+        raise HansaError(f"{says}: ask for the federation's ca.crt, or see that the address is right.") from error
+    except (ssl.SSLError, OSError) as error:
+        says = f"The server at {node.superlink} does not speak TLS, or '{node.certificates}' is no certificate"
+        raise HansaError(f"{says} ({error}).") from error
+
+
+def _clock(node: Node) -> str:
+    host, port = _split(node)
+    connection = HTTPSConnection(
+        host, port, timeout=PATIENCE, context=ssl.create_default_context(cafile=node.certificates)
+    )
+    try:
+        connection.request("GET", "/")
+        told = connection.getresponse().getheader("Date")
+    except (OSError, HTTPException) as error:
+        raise HansaError(f"The server at {node.superlink} does not answer as Flower does ({error}).") from error
+    finally:
+        connection.close()
+    if told is None:
+        return "the server does not tell its time"
+    differ = time.time() - parsedate_to_datetime(told).timestamp()
+    says = f"This machine's clock is {abs(differ):.0f} s {'ahead of' if differ > 0 else 'behind'} the server's"
+    require(abs(differ) < CLOCK, f"{says}: letters and keys are refused by their time. Set one of both.")
+    return f"the clocks differ by {abs(differ):.0f} s"
+
+
+def _key(node: Node, path: Path) -> str:
+    """Try to connect as the site's node does; where one runs already, it holds the key."""
+    with suppress(OSError, ValueError):
+        number = int((path.parent / "node.pid").read_text())
+        if node.key.encode() in Path(f"/proc/{number}/cmdline").read_bytes():
+            return "the site's node runs"
+    command = [*node_command(node, path), "--max-retries", "1"]
+    process = subprocess.Popen(
+        command, env=environment(path.parent / "flwr"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        told = _says(process, re.compile("SuperNode ID|Connection attempt failed|Failed to activate"), 3 * PATIENCE)
+    finally:
+        process.terminate()
+        process.wait()
+    says = f"The server does not let this site's key, '{node.key}', in: its public half must be the one in the"
+    also = "and no other node may have the key; one that was killed counts for about a minute"
+    require("ID" in told, f"{says} folder that 'hansa deploy up' was started with, {also}.")
+    return "the server knows this site's key"
+
+
+def _says(process: subprocess.Popen[bytes], what: re.Pattern[str], patience: float) -> str:
+    """Return the first of some words that a process prints within some seconds; empty where it prints none."""
+    assert process.stdout is not None
+    end = time.monotonic() + patience
+    while (left := end - time.monotonic()) > 0:
+        if not select.select([process.stdout], [], [], left)[0]:
+            return ""
+        line = process.stdout.readline().decode(errors="replace")
+        if (found := what.search(line)) is not None or not line:
+            return found[0] if found else ""
+    return ""

@@ -1,0 +1,245 @@
+"""A site's own process: reads its data once, keeps its clients' states, and answers letters over a socket.
+
+It alone reads data, states and letters.  Flower's node, a process beside it, only forwards to it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import torch
+
+from hansa.data.dataset import Dataset, Samples
+from hansa.data.federation import Federation
+from hansa.data.targets import Classes
+from hansa.deploy.flower_tools import environment, free_port, tool
+from hansa.engines import framing
+from hansa.engines.letters import LARGEST
+from hansa.engines.signals import STOPPING
+from hansa.engines.site import Site
+from hansa.errors import HansaError, Problems, require
+from hansa.io.codec import from_table
+from hansa.io.files import write_whole
+from hansa.io.store import DiskStore
+from hansa.io.trust import Trust
+from hansa.plan.assemble import divided
+from hansa.plan.files import anchor
+from hansa.plan.schema import DataPlan
+
+SLACK = 2**16  # bytes that a frame may take beside its letter
+RETRY = 5.0  # seconds after which a node that ended is started again
+CLOSING = 10.0  # seconds that a node is given to end by itself
+
+
+@dataclass(frozen=True)
+class Node:
+    """The Flower node that forwards letters to a site: where the server is, and by which files both know each other."""
+
+    superlink: str
+    certificates: str
+    key: str
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    """Everything a site says of itself: its data, and where its states and its socket are.
+
+    `client` names the only client of a site that has one, and `classes` are those that all sites agreed on, in their
+    order.  `trust` lists import paths of code outside the catalogue that a server may name.  `group` may open the
+    socket beside this account: that of a node which runs under an account of its own.
+    """
+
+    data: DataPlan
+    client: str = ""
+    classes: tuple[str, ...] = ()
+    states: str = "states.sqlite"
+    socket: str = "site.sock"
+    group: str = ""
+    largest: int = LARGEST
+    trust: tuple[str, ...] = ()
+    node: Node | None = None
+    seed: int = 0
+
+
+def read_site(path: Path) -> SiteFile:
+    """Read a site file; paths in it are relative to where it lies."""
+    try:
+        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise HansaError(f"The site file '{path}' cannot be read: {error}.") from error
+    folder = path.resolve().parent
+    anchor(table, folder)
+    try:
+        found: SiteFile = from_table(SiteFile, table)
+    except Problems as error:
+        raise Problems(f"{path}: {problem}" for problem in error.problems) from error
+    node = found.node
+    if node is not None:
+        node = replace(node, certificates=str(folder / node.certificates), key=str(folder / node.key))
+    return replace(found, states=str(folder / found.states), socket=str(folder / found.socket), node=node)
+
+
+def site_data(file: SiteFile) -> Federation:
+    """Return the clients of a site, with labels numbered as all sites agreed."""
+    federation = divided(file, _agreed(file.data.source.load(), file.classes))
+    if not file.client:
+        return federation
+    names = list(federation.clients)
+    says = f"The site file names one client, '{file.client}', and its data has {len(names)}"
+    require(len(names) == 1, f"{says}: leave out 'client', or use a partition of one.")
+    return replace(federation, clients={file.client: federation.clients[names[0]]})
+
+
+def _agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """Return a data set whose class numbers are places among the classes that all sites agreed on."""
+    if not classes:
+        return data
+    odd = [name for name in data.class_names if name not in classes]
+    require(not odd, f"The data has a class '{odd[0] if odd else ''}' that is not among 'classes': {list(classes)}.")
+    number = np.array([classes.index(name) for name in data.class_names], dtype=np.int64)
+    parts = [None if one is None else Samples(one.x, number[one.y]) for one in (data.train, data.test)]
+    assert parts[0] is not None
+    return replace(data, train=parts[0], test=parts[1], target=Classes(classes))
+
+
+def serve(path: Path, ready: Callable[[str], None]) -> None:
+    """Answer letters until the process is asked to stop."""
+    file = read_site(path)
+    federation = site_data(file)
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(DiskStore(Path(file.states))))
+        site = Site(federation.clients, store, federation.target, trust=Trust(file.trust), largest=file.largest)
+        listening = stack.enter_context(_listening(Path(file.socket), file.group))
+        asked = stack.enter_context(_stopping())
+        node = None
+        if file.node is not None:
+            node = stack.enter_context(closing(NodeProcess(file.node, Path(file.socket))))
+        ready(f"{federation.describe()}. Listening at {file.socket}.")
+        while not asked():
+            _answer_one(listening, site)
+            if node is not None:
+                node.look()
+
+
+def _answer_one(listening: socket.socket, site: Site) -> None:
+    """Answer one letter, if one comes; whatever is wrong with whoever sent it, the site goes on."""
+    try:
+        asking, _ = listening.accept()
+    except OSError:  # none came for a while, or the site is asked to stop
+        return
+    with asking, cast(BinaryIO, asking.makefile("rwb")) as stream:
+        try:
+            asking.settimeout(60.0)
+            _, messages = framing.read(stream, site.largest + SLACK)
+            require(len(messages) == 1, f"One letter is answered at a time. Got {len(messages)}.")
+            framing.write(stream, {}, [[site.answer(messages[0])]])
+        except (OSError, EOFError, HansaError) as error:
+            print(f"hansa: a letter was not answered: {error}", file=sys.stderr)
+
+
+@contextmanager
+def _listening(path: Path, group: str) -> Iterator[socket.socket]:
+    """Listen at a socket that this account alone can open, and a group where one is named."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        before = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        except OSError as error:
+            raise HansaError(f"The socket '{path}' cannot be made: {error}. Choose a shorter path.") from error
+        finally:
+            os.umask(before)
+        if group:
+            _open_to(path, group)
+        listening.listen()
+        listening.settimeout(1.0)
+        yield listening
+        path.unlink(missing_ok=True)
+
+
+def _open_to(path: Path, group: str) -> None:
+    try:
+        shutil.chown(path, group=group)
+        path.chmod(0o660)
+    except (LookupError, OSError) as error:
+        raise HansaError(f"The group '{group}' of the site file cannot be given the socket: {error}.") from error
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], bool]]:
+    """Let the letter at hand be answered when the process is asked to stop."""
+    asked: list[int] = []
+    before = {number: signal.signal(number, lambda one, _: asked.append(one)) for number in STOPPING}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
+
+
+class NodeProcess:
+    """Flower's node beside a site.  It ends with the site, or where that was killed, when the site starts again.
+
+    A server takes a node that was killed for connected for about a minute, and lets no second one with its key in, so
+    a node that ends is started again and again.
+    """
+
+    def __init__(self, node: Node, path: Path):
+        self.node, self.path, self.note = node, path, path.parent / "node.pid"
+        _end_left_over(self.note, node.key)
+        self.start()
+
+    def start(self) -> None:
+        """Start the node, and note its process."""
+        home = environment(self.path.parent / "flwr")
+        self.process = subprocess.Popen(node_command(self.node, self.path), env=home, start_new_session=True)
+        self.again = time.monotonic() + RETRY
+        write_whole(self.note, str(self.process.pid))
+
+    def look(self) -> None:
+        """Start the node again if it has ended."""
+        code = self.process.poll()
+        if code is not None and time.monotonic() > self.again:
+            told = f"hansa: Flower's node ended with {code} and is started again; 'hansa deploy doctor' may tell why."
+            print(told, file=sys.stderr, flush=True)
+            self.start()
+
+    def close(self) -> None:
+        """End the node."""
+        self.process.terminate()
+        try:
+            self.process.wait(CLOSING)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.note.unlink(missing_ok=True)
+
+
+def node_command(node: Node, path: Path) -> list[str]:
+    """Return the command of Flower's node that forwards to a site's socket."""
+    command = [tool("flower-supernode"), "--superlink", node.superlink, "--root-certificates", node.certificates]
+    command += ["--auth-supernode-private-key", node.key, "--node-config", f'socket="{path}"']
+    return [*command, "--port", str(free_port())]
+
+
+def _end_left_over(note: Path, key: str) -> None:
+    """End the node of a site that was killed: the server would not let a second one with its key in."""
+    with suppress(OSError, ValueError):
+        number, end = int(note.read_text()), time.monotonic() + CLOSING
+        while key.encode() in Path(f"/proc/{number}/cmdline").read_bytes():
+            os.kill(number, signal.SIGTERM if time.monotonic() < end else signal.SIGKILL)
+            time.sleep(0.1)

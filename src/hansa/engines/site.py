@@ -1,0 +1,144 @@
+"""A site: holds its clients' data and states, and answers the letters of one server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from hansa.data.federation import Client, facts_of
+from hansa.data.targets import Classes, Target, target_to_table
+from hansa.engines import letters
+from hansa.engines.errands import Errands, Message, strangers_errands
+from hansa.engines.letters import Answer, ClientFacts, Evaluated, Evaluation, Letter, Visit, Visited, sentence
+from hansa.engines.session import ClientFailed
+from hansa.errors import HansaError, require
+from hansa.io import wire
+from hansa.io.store import Store
+from hansa.io.trust import NOBODY, Trust
+from hansa.tree import Tree
+
+NO_LABELS = Classes(())  # of a site that nobody asks
+AHEAD = 86400.0  # seconds by which a server's clock may be ahead of a site's
+
+
+class Site:
+    """Answers letters.  Whatever these say, it runs nothing but what it was started to trust, and sends no samples.
+
+    A client's states are kept by version, because the server alone knows which one its last commit counts on.  They
+    and the place of the last letter become permanent before an answer leaves, so a site may be killed at any moment.
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[str, Client],
+        store: Store,
+        target: Target = NO_LABELS,
+        *,
+        trust: Trust = NOBODY,
+        largest: int = letters.LARGEST,
+    ):
+        self.clients, self.store, self.target = clients, store, target
+        self.trust, self.largest = trust, largest
+        self.phase = ""
+        self.errands: Errands | None = None  # of that phase
+        self.versions: dict[tuple[int, str], str] = {}  # by phase and client: the states that an errand is about
+
+    def answer(self, letter: wire.Buffer) -> bytes:
+        """Return the answer to a letter; a letter that cannot be listened to is refused with a sentence."""
+        try:
+            most = f"A letter of {len(letter)} bytes is larger than this site reads ({self.largest})"
+            require(len(letter) <= self.largest, f"{most}: raise 'largest' in its site file.")
+            read, messages = letters.read_letter(letter)
+            if not read.phase:  # whoever only asks who is there takes no run away from its server
+                return letters.write(self._hello(), [])
+            self._admit(read)
+            answer = letters.write(*self._answer(read, [wire.unpack(message)[0] for message in messages]))
+            self.store.commit({"lease": read.lease, "number": read.number})
+            return answer
+        except HansaError as error:
+            return letters.write(Answer(refused=sentence(error)), [])
+        except Exception as error:  # a defect here must not look like silence there
+            return letters.write(Answer(refused=sentence(f"{type(error).__name__}: {error}")), [])
+
+    def _admit(self, letter: Letter) -> None:
+        """Refuse the letters of servers that were followed by another, and those that came before."""
+        note = self.store.progress() or {"lease": 0, "number": 0}
+        late = letter.lease / 1e6 - time.time()
+        require(late < AHEAD, f"The server's clock is {late:.0f} s ahead of this site's: set one of both.")
+        newer = letter.lease >= note["lease"]
+        require(newer, "Another server has begun since with this site, so this one is not listened to any more.")
+        again = letter.lease == note["lease"] and letter.number <= note["number"]
+        require(not again, f"Letter {letter.number} came before: it is not listened to twice.")
+
+    def _answer(self, letter: Letter, trees: Sequence[Tree]) -> tuple[Answer, list[Message]]:
+        if letter.described is not None:
+            self._describe(letter, trees)
+        if self.errands is None or self.phase != letter.phase:
+            return Answer(unknown=True), []
+        for one in letter.superseded:
+            for version in one.versions:
+                self.store.drop(_name(version), one.client)
+        done = [self._visit(self.errands, visit, letter.round, trees) for visit in letter.visits]
+        rows = [self._evaluate(self.errands, one, trees) for one in letter.evaluations]
+        messages = [message for _, found in (*done, *rows) for message in found]
+        return Answer(visits=tuple(one for one, _ in done), evaluations=tuple(one for one, _ in rows)), messages
+
+    def _hello(self) -> Answer:
+        """Tell who is here: names, numbers of samples and what one is like; no sample and no label."""
+        clients = tuple(ClientFacts(name, *facts_of(one)) for name, one in self.clients.items())
+        return Answer(clients=clients, target=target_to_table(self.target))
+
+    def _describe(self, letter: Letter, trees: Sequence[Tree]) -> None:
+        head = letter.described or {}
+        count = len(head["sides"]) if isinstance(head.get("sides"), list) else 0
+        self.errands = strangers_errands(head, trees[:count], self.clients, self._state, self.trust)
+        self.phase = letter.phase
+
+    def _state(self, depth: int, client: str) -> Tree | None:
+        """Return the version of a client's state that the errand at hand names."""
+        version = self.versions.get((depth, client), "")
+        if not version:
+            return None
+        found = self.store.get(_name(version), client)
+        require(found is not None, f"The state of client '{client}' that the server asks for is not here any more.")
+        return found
+
+    def _counting_on(self, errands: Errands, states: Mapping[str, Sequence[str]]) -> None:
+        """Look at these versions of some clients' states from now on."""
+        for client, versions in states.items():
+            good = len(versions) == errands.depth + 1
+            require(good, f"A letter must name {errands.depth + 1} states of client '{client}'. Got {len(versions)}.")
+        self.versions = {(depth, name): one for name, versions in states.items() for depth, one in enumerate(versions)}
+
+    def _visit(
+        self, errands: Errands, visit: Visit, round: int, trees: Sequence[Tree]
+    ) -> tuple[Visited, list[Message]]:
+        try:
+            self._counting_on(errands, {visit.client: visit.states})
+            require(visit.seed.isdecimal() and len(visit.seed) < 20, "A visit's seed must be a whole number.")
+            reply = errands.visit(visit.client, int(visit.seed), round, _message(trees, visit.down))
+        except (ClientFailed, HansaError) as error:
+            return Visited(sentence(error)), []
+        if reply.state:
+            self.store.put(_name(visit.version), reply.state, visit.client)
+        return Visited(state=bool(reply.state)), [wire.parts(reply.upload, reply.numbers)]
+
+    def _evaluate(self, errands: Errands, asked: Evaluation, trees: Sequence[Tree]) -> tuple[Evaluated, list[Message]]:
+        try:
+            require(bool(asked.clients), "An evaluation must name clients.")
+            self._counting_on(errands, dict(zip(asked.clients, asked.states, strict=True)))
+            head = {"clients": asked.clients, "split": asked.split, "start": asked.start, "public": asked.public}
+            sent = [_message(trees, asked.served + place) for place in range(1 + asked.public)]
+            rows = errands.evaluate(head, sent)
+        except (ClientFailed, ValueError) as error:
+            return Evaluated(sentence(error)), []
+        return Evaluated(parts=len(rows)), [wire.parts(part) for part in rows]
+
+
+def _message(trees: Sequence[Tree], place: int) -> Tree:
+    require(0 <= place < len(trees), f"A letter of {len(trees)} messages has none at place {place}.")
+    return trees[place]
+
+
+def _name(version: str) -> str:
+    return f"state/{version}"

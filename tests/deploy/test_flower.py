@@ -1,0 +1,238 @@
+"""A real federation on Flower: three sites with TLS and keys of their own, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import hansa
+from hansa.deploy import federation
+from hansa.deploy.doctor import examine
+from hansa.deploy.flower_tools import free_port
+from hansa.engines.serial import Serial, SerialSession
+from hansa.engines.session import ClientFailed, Lane, PhaseContext, RoundServer
+from hansa.io import wire
+from hansa.payload import Update
+from hansa.plan.files import read_plan
+from hansa.task import Task
+from hansa.tree import Tree, equal
+
+pytestmark = [pytest.mark.flower, pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes in /proc")]
+SITES = ("a", "b", "c")
+SITE = """classes = {classes}
+[data]
+source = {{ name = "npz", path = "data.npz" }}
+partition = "natural"
+test = {{ kind = "local" }}
+[node]
+superlink = "127.0.0.1:{port}"
+certificates = "ca.crt"
+key = "node.key"
+"""
+PLAN = """
+[data]
+source = { name = "npz", path = "all.npz" }
+partition = "natural"
+test = { kind = "local" }
+[[phases]]
+algorithm = "fed3r"
+[[phases]]
+algorithm = { name = "fedavg", local = { lr = 0.05, batch_size = 16 } }
+rounds = 3
+orchestration = { name = "star", fraction = 1.0 }
+"""
+
+
+@dataclass
+class Running:
+    """A federation that runs: its folder, and the process of every site."""
+
+    folder: Path
+    sites: dict[str, subprocess.Popen[bytes]]
+
+    def start(self, site: str) -> None:
+        path = self.folder / "sites" / site
+        with (path / "log").open("ab") as log:
+            self.sites[site] = command(["site", "serve", str(path / "site.toml")], stdout=log, stderr=log)
+
+    def kill(self, site: str) -> None:
+        """Kill a site and its node, at once."""
+        self.sites[site].kill()
+        self.sites[site].wait()
+        node = int((self.folder / "sites" / site / "node.pid").read_text())
+        os.killpg(node, signal.SIGKILL)
+
+    def entered(self, site: str) -> int:
+        """How often a site's node was let in by the server."""
+        return (self.folder / "sites" / site / "log").read_text().count("SuperNode ID")
+
+    def connected(self) -> set[str]:
+        return {site for site, there in federation.status(self.folder)["sites"].items() if there}
+
+
+def command(words: Sequence[str], **kw: Any) -> subprocess.Popen[bytes]:
+    """The command line, in a process of its own."""
+    return subprocess.Popen([sys.executable, "-c", "from hansa.cli import main; main()", *words], **kw)
+
+
+def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Running]:
+    digits, port = load_digits(), free_port()
+    x, y = (digits.data[:600] / 16).astype(np.float32), digits.target[:600]
+    who, test = np.array(SITES)[np.arange(600) % 3], np.arange(600) % 15 >= 12
+    np.savez(folder / "all.npz", x=x, y=y, client=who, is_test=test)
+    (folder / "plan.toml").write_text(PLAN)
+    made = Running(folder / "fed", {})
+    for path in federation.init(made.folder, SITES, "127.0.0.1", port):
+        own = who == path.name
+        np.savez(path / "data.npz", x=x[own], y=y[own], client=who[own], is_test=test[own])
+        (path / "site.toml").write_text(SITE.format(classes=[str(one) for one in range(10)], port=port))
+    try:
+        federation.up(made.folder)
+        for site in SITES:
+            made.start(site)
+        until(lambda: made.connected() == set(SITES))
+        yield made
+    finally:
+        for process in made.sites.values():
+            process.terminate()
+        for process in made.sites.values():
+            process.wait(30)
+        with suppress(ProcessLookupError):
+            federation.down(made.folder)
+
+
+class Absent(Serial):
+    """The serial engine, with a client that does not answer in the last round."""
+
+    @contextmanager
+    def open(self, context: PhaseContext) -> Iterator[SerialSession]:
+        yield AbsentSession(context=context)
+
+
+class AbsentSession(SerialSession):
+    def one(self, task: Task, lane: Lane, server: RoundServer) -> Update | None:
+        if lane.chain != ("c",) or task.round < 2:
+            return super().one(task, lane, server)
+        server.refuse("c", ClientFailed("gone"))
+        return None
+
+
+def model(run: Path) -> Tree:
+    return wire.unpack((run / "model.safetensors").read_bytes())[0]
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("fl")) as made:
+        yield made
+
+
+def test_a_run_whose_server_is_killed_gives_the_bits_of_the_serial_engine(fed: Running) -> None:
+    here = fed.folder.parent
+    serial = hansa.run(here / "plan.toml", out=here / "serial", changes=["engine=serial"])
+    first = command(["deploy", "run", str(fed.folder), str(here / "plan.toml"), "--out", str(here / "run")])
+    records = here / "run" / "rounds.jsonl"
+    until(lambda: records.exists() and records.read_bytes().count(b"\n") >= 2, 120)
+    first.kill()
+    first.wait()
+    again = command(["resume", str(here / "run")])
+    assert again.wait(120) == 0
+    found = hansa.Run.open(here / "run")
+    assert equal(model(here / "run"), model(serial.path))
+    for left, right in zip(found.rounds, serial.rounds, strict=True):
+        same = ("clients", "failed", "bytes_up", "bytes_down", "bytes_evaluate", "flops")
+        assert {key: left[key] for key in same} == {key: right[key] for key in same}
+        assert left["metrics"] == pytest.approx(right["metrics"], rel=1e-5)
+    assert fed.connected() == set(SITES)
+
+
+def test_a_node_that_sends_no_letter_costs_its_own_site() -> None:
+    from hansa.deploy.flower_app.server import _answer
+
+    for content in ({}, {"letter": {}}, {"letter": {"0": 1}}, None):
+        reply: Any = SimpleNamespace(has_error=lambda: False, content=content)
+        assert "its node sent no letter" in str(_answer(reply))
+
+
+def test_doctor_tells_why_a_site_cannot_take_part(fed: Running) -> None:
+    site = fed.folder / "sites" / "a"
+    found = list(examine(site / "site.toml"))
+    assert [one.what for one in found][-1] == "key" and all(one.good for one in found), found
+
+    def spoilt(name: str, old: str, new: str) -> tuple[str, str]:
+        text = (site / "site.toml").read_text()
+        assert old in text
+        path = site / f"{name}.toml"
+        path.write_text(text.replace(old, new).replace('"site.toml"', f'"{name}.toml"'))
+        *good, last = examine(path)
+        assert all(one.good for one in good) and not last.good
+        return last.what, last.told
+
+    other = fed.folder.parent / "other"
+    federation.init(other, ["a"], "127.0.0.1", free_port())
+    wrong, key = str(other / "server" / "ca.crt"), str(other / "sites" / "a" / "node.key")
+    assert spoilt("authority", "ca.crt", wrong)[0] == "authority"
+    what, told = spoilt("address", "127.0.0.1:", "127.0.0.1:1")
+    assert what == "address" and "Nobody answers" in told
+    what, told = spoilt("key", 'key = "node.key"', f'key = "{key}"')
+    assert what == "key" and "does not let this site's key" in told
+    assert spoilt("data", "data.npz", "none.npz")[0] == "data"
+
+
+def test_a_run_goes_on_without_a_site_that_is_killed(fed: Running) -> None:
+    """Killed with its node after two rounds, as the power goes; the result is that of the serial engine without it."""
+    here = fed.folder.parent
+    plan = read_plan(here / "plan.toml", ["engine=serial"])
+    absent = hansa.run(replace(plan, engine=Absent()), out=here / "absent", trust=True)
+
+    def kill(record: dict[str, Any]) -> None:
+        if record["phase_name"] == "fedavg" and record["round"] == 1:  # which is told with the second round's answers
+            fed.kill("c")
+
+    engine = {"name": "flower", "patience": 45.0, "carrier": {"folder": str(fed.folder)}}
+    change = f"engine={json.dumps(engine).replace(':', '=')}"
+    with pytest.warns(hansa.errors.HansaWarning, match="Site 'c' did not evaluate 'c'"):
+        found = hansa.run(here / "plan.toml", out=here / "killed", changes=[change], watchers=[kill])
+    assert [sorted(one["failed"]) for one in found.rounds] == [[], [], [], ["c"]]
+    assert "site 'c' cannot be used" in found.rounds[-1]["failed"]["c"]
+    assert equal(model(found.path), model(absent.path))
+    fed.start("c")  # which is let in again once the server has noticed, as the next test sees
+
+
+def test_a_superlink_that_was_killed_is_started_again(fed: Running) -> None:
+    """Sites come back by themselves, also one that had been killed."""
+    number = int((fed.folder / "server" / "pid").read_text())
+    os.kill(number, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(number, 0)
+    assert not federation.status(fed.folder)["running"]
+    federation.up(fed.folder)
+    until(lambda: all(fed.entered(site) == 1 + (site == "c") for site in SITES), 120)
+    until(lambda: fed.connected() == set(SITES), 60)
+    here = fed.folder.parent
+    engine = {"name": "flower", "carrier": {"folder": str(fed.folder)}}
+    changes = [f"engine={json.dumps(engine).replace(':', '=')}", "phases.1.rounds=1"]
+    found = hansa.run(here / "plan.toml", out=here / "later", changes=changes)
+    assert [one["failed"] for one in found.rounds] == [{}, {}]

@@ -1,0 +1,276 @@
+"""A site's file and its process, the folder of a federation, and the relay's socket, without Flower."""
+
+from __future__ import annotations
+
+import grp
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hansa.data.federation import Federation
+from hansa.data.targets import Classes
+from hansa.deploy import federation
+from hansa.deploy.doctor import examine
+from hansa.deploy.flower_app import frames
+from hansa.deploy.site import _listening, read_site, site_data
+from hansa.engines import letters, relay
+from hansa.engines.letters import Answer, ClientFacts, Letter
+from hansa.engines.relay import KNOWN, SOCKET, Relay, SuperLink
+from hansa.errors import HansaError, HansaWarning
+
+FILE = """classes = ["cat", "dog", "owl"]
+[data]
+source = { name = "npz", path = "data.npz" }
+partition = "natural"
+test = { kind = "local" }
+"""
+NOW = time.time_ns() // 1000
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A site of two clients that has never seen a cat."""
+    rng = np.random.default_rng(0)
+    y = np.array(["owl", "dog"])[np.arange(20) % 2]
+    who, test = np.array(["x", "y"])[np.arange(20) // 10], np.arange(20) % 5 == 4
+    np.savez(tmp_path / "data.npz", x=rng.random((20, 3), np.float32), y=y, client=who, is_test=test)
+    (tmp_path / "site.toml").write_text(FILE)
+    return tmp_path / "site.toml"
+
+
+def test_labels_are_numbered_as_all_sites_agreed(site: Path) -> None:
+    made = site_data(read_site(site))
+    assert made.target == Classes(("cat", "dog", "owl")) and set(made.clients) == {"x", "y"}
+    assert sorted({int(one) for one in made.clients["x"].train.y}) == [1, 2]
+    site.write_text(FILE.replace('"owl"', '"emu"'))
+    with pytest.raises(HansaError, match="a class 'owl' that is not among 'classes'"):
+        site_data(read_site(site))
+
+
+def test_a_site_of_one_client_may_name_it(site: Path) -> None:
+    site.write_text('client = "ward"\n' + FILE)
+    with pytest.raises(HansaError, match="names one client, 'ward', and its data has 2"):
+        site_data(read_site(site))
+    site.write_text('client = "ward"\n' + FILE.replace('"natural"', '{ name = "iid", clients = 1 }'))
+    assert list(site_data(read_site(site)).clients) == ["ward"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("classes = 3", "classes' should be"),
+        ("[data", "cannot be read"),
+        (FILE + "sudo = true", "no setting 'data.sudo'"),
+        (FILE.replace('"natural"', '"evil:Thing"'), "is code outside the catalogue"),
+    ],
+)
+def test_a_bad_site_file_is_refused_in_a_sentence(site: Path, text: str, says: str) -> None:
+    site.write_text(text)
+    with pytest.raises(HansaError, match=says):
+        read_site(site)
+
+
+def ask(path: Path, letter: bytes) -> Answer:
+    """What a site's process answers, by the very code of Flower's side."""
+    with socket.socket(socket.AF_UNIX) as to:
+        to.connect(str(path))
+        frames.send(to, {}, [letter])
+        _, (answer,) = frames.receive(to)
+    return letters.read_answer(answer)[0]
+
+
+def test_a_site_is_a_process_that_answers_until_it_is_asked_to_stop(site: Path) -> None:
+    command = [sys.executable, "-c", "from hansa.cli import main; main()", "site", "serve", str(site)]
+    process, path = subprocess.Popen(command, stderr=subprocess.PIPE, text=True), site.parent / "site.sock"
+    assert process.stderr is not None
+    assert "2 clients with 16 training samples" in process.stderr.readline()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [one.client for one in ask(path, letters.write(Letter(NOW, 1), [])).clients] == ["x", "y"]
+    with socket.socket(socket.AF_UNIX) as odd:  # somebody who speaks otherwise, and somebody who hangs up
+        odd.connect(str(path))
+        odd.sendall(b"GET / HTTP/1.1\r\n\r\n" * 2)
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.connect(str(path))
+    assert ask(path, letters.write(Letter(NOW, 1, "phase"), [])).unknown
+    assert "came before" in ask(path, letters.write(Letter(NOW, 1, "phase"), [])).refused
+    assert ask(path, letters.write(Letter(NOW, 2, "phase"), [])).refused == ""
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0 and not path.exists()
+
+
+def test_a_socket_may_be_opened_to_a_group(tmp_path: Path) -> None:
+    own = grp.getgrgid(os.getgid()).gr_name
+    for group, mode in (("", 0o600), (own, 0o660)):
+        with _listening(tmp_path / "s", group):
+            assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == mode
+    with (
+        pytest.raises(HansaError, match="group 'nobody-here' of the site file"),
+        _listening(tmp_path / "s", "nobody-here"),
+    ):
+        pass
+
+
+# ----------------------------------------------------------------------------------------------------------- the server
+
+
+class FakeRelay:
+    """A relay whose sites answer as told; those without an answer are not connected."""
+
+    def __init__(self, folder: Path, answers: Mapping[str, Answer | bytes | str]):
+        self.answers = answers
+        self.link = socket.socket(socket.AF_UNIX)
+        self.link.bind(str(folder / SOCKET))
+        self.link.listen()
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        while True:
+            try:
+                asking, _ = self.link.accept()
+            except OSError:
+                return
+            with asking:
+                head, _ = frames.receive(asking)
+                if head["kind"] == "nodes":
+                    frames.send(asking, {"nodes": sorted(self.answers)}, [])
+                    continue
+                for site in head["sites"]:
+                    told = self.answers[site]
+                    if isinstance(told, str):
+                        frames.send(asking, {"site": site, "error": told}, [])
+                    else:
+                        data = told if isinstance(told, bytes) else letters.write(told, [])
+                        frames.send(asking, {"site": site}, [data])
+                frames.send(asking, {"end": True}, [])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+
+
+def says(*clients: str, classes: tuple[str, ...] = ("0", "1"), width: int = 3) -> Answer:
+    facts = tuple(ClientFacts(name, 10, 2, 0, (width,), False) for name in clients)
+    return Answer(clients=facts, target={"kind": "classes", "names": list(classes)})
+
+
+def test_sites_say_who_is_there(folder: Path) -> None:
+    FakeRelay(folder, {"north": says("b", "a"), "south": says("c")})
+    made = SuperLink(str(folder)).federation()
+    assert isinstance(made, Federation) and list(made.clients) == ["a", "b", "c"] and made.sizes()["a"] == 10
+    assert made.inputs()["c"].shape == (3,) and not made.integers and made.class_names == ("0", "1")
+    with SuperLink(str(folder)).open(None) as carrier:  # type: ignore[arg-type]
+        assert carrier.homes == {"a": "north", "b": "north", "c": "south"}
+
+
+def test_a_site_that_is_away_is_known_by_what_it_said(folder: Path) -> None:
+    first = FakeRelay(folder, {"north": says("a"), "south": says("c")})
+    before = SuperLink(str(folder)).federation()
+    first.link.close()
+    (folder / SOCKET).unlink()
+    FakeRelay(folder, {"north": says("a"), "south": "it is not connected"})
+    with pytest.warns(HansaWarning, match="Site 'south' did not say who is there: it is not connected"):
+        assert SuperLink(str(folder)).federation().digest == before.digest
+    assert (folder / KNOWN).exists()
+
+
+ODD_CLIENTS = {
+    "size": ClientFacts("b", -1, 0, 0, (3,), False),
+    "test_size": ClientFacts("b", 1, -1, 0, (3,), False),
+    "input_shape": ClientFacts("b", 1, 1, 0, (0,), False),
+}
+
+
+@pytest.mark.parametrize("odd", [*ODD_CLIENTS.values(), b"no letter", {"kind": "sudo"}], ids=str)
+def test_a_site_that_says_something_odd_is_left_out_by_name(folder: Path, odd: Any) -> None:
+    told: Answer | bytes = odd if isinstance(odd, bytes) else replace(says("b"), clients=(odd,))
+    if isinstance(odd, dict):
+        told = replace(says("b"), target=odd)
+    FakeRelay(folder, {"north": says("a"), "south": told})
+    with pytest.warns(HansaWarning, match="Site 'south' did not say who is there"):
+        assert list(SuperLink(str(folder)).federation().clients) == ["a"]
+
+
+def test_sites_that_do_not_fit_together_are_refused(folder: Path) -> None:
+    with pytest.raises(HansaError, match="'north' and 'south' both have a client 'a'"):
+        relay.federation_of({"north": says("a"), "south": says("a")})
+    with pytest.raises(HansaError, match="'north' and 'south' do not predict the same"):
+        relay.federation_of({"north": says("a"), "south": says("b", classes=("1", "0"))})
+    tokens = replace(says("b"), clients=(ClientFacts("b", 1, 1, 0, (3,), True),))
+    with pytest.raises(HansaError, match="no model reads both"):
+        relay.federation_of({"north": says("a"), "south": tokens})
+    with pytest.raises(HansaError, match=r"cannot be reached .*: start it with 'hansa deploy up"):
+        Relay(folder / SOCKET, {}).sites()
+
+
+# ----------------------------------------------------------------------------------------------------------- the folder
+
+
+def test_a_federations_folder_keeps_its_secrets(folder: Path) -> None:
+    pytest.importorskip("cryptography")
+    made = federation.init(folder / "fed", ["north", "south"], "fl.example.org", 9443)
+    assert [path.name for path in made] == ["north", "south"]
+    secret = list((folder / "fed").rglob("*.key"))
+    assert sorted(path.name for path in secret) == ["ca.key", "node.key", "node.key", "server.key"]
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
+    for path in made:
+        assert sorted(one.name for one in path.iterdir()) == ["ca.crt", "node.key", "node.key.pub", "site.toml"]
+        file = read_site(path / "site.toml")  # a start that only lacks the data
+        assert file.node is not None and file.node.superlink == "fl.example.org:9443" and file.client == path.name
+    assert (made[0] / "node.key").read_bytes() != (made[1] / "node.key").read_bytes()
+    assert federation.status(folder / "fed") == {"running": False, "sites": {"north": False, "south": False}}
+    assert not federation.down(folder / "fed")
+    for sites, wrong in ((["a", "a"], "Two sites are called 'a'"), (["a/b"], "has '/' in it"), ([], "needs sites")):
+        with pytest.raises(HansaError, match=wrong):
+            federation.init(folder / "other", sites, "127.0.0.1", 1)
+    with pytest.raises(HansaError, match="is there already"):
+        federation.init(folder / "fed", ["a"], "127.0.0.1", 1)
+    with pytest.raises(HansaError, match="is no federation's folder"):
+        federation.up(folder / "none")
+
+
+def test_the_certificate_is_for_the_servers_address(folder: Path) -> None:
+    x509 = pytest.importorskip("cryptography.x509")
+    federation.init(folder / "fed", ["a"], "10.1.2.3", 9443)
+    server, ca = (
+        x509.load_pem_x509_certificate((folder / "fed" / "server" / name).read_bytes())
+        for name in ("server.crt", "ca.crt")
+    )
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {str(one) for one in names.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "10.1.2.3"}
+    server.verify_directly_issued_by(ca)
+
+
+def test_doctor_stops_at_the_first_thing_that_does_not_hold(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hansa.deploy.doctor.version", lambda name: "1.41.9")
+
+    def last() -> tuple[str, str]:
+        *good, bad = examine(site)
+        assert all(one.good for one in good) and not bad.good
+        return bad.what, bad.told
+
+    assert last()[0] == "site file" and "has no [node] table" in last()[1]
+    node = '\n[node]\nsuperlink = "127.0.0.1:1"\ncertificates = "ca.crt"\nkey = "node.key"\n'
+    site.write_text(FILE + node)
+    assert last()[0] == "files"
+    for name in ("ca.crt", "node.key"):
+        (site.parent / name).write_text("none")
+    assert last()[0] == "address" and "firewalls" in last()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts, and says nothing that is TLS
+        port = server.getsockname()[1]
+        site.write_text(FILE + node.replace("127.0.0.1:1", f"127.0.0.1:{port}"))
+        assert last()[0] == "authority"
+    monkeypatch.setattr("hansa.deploy.doctor.version", lambda name: "1.20.0")
+    assert last() == ("version", "Flower 1.20.0 is installed, and 1.41.x is needed: pip install 'hansa[flower]'.")
