@@ -26,6 +26,7 @@ from engine_cases import (
     states,
 )
 
+import hansa
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedavg_ft import FedAvgFT
@@ -57,6 +58,7 @@ from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
 from hansa.models.recurrent import CharLSTM
 from hansa.orchestrate.star import Star, Sweep
+from hansa.plan.files import plan_from_table
 from hansa.server.optimisers import Adam
 from hansa.task import ClientData, Model, Task
 from hansa.training.local import LocalTraining, Turn, train
@@ -294,8 +296,21 @@ def test_a_failing_client_is_named(model: Model) -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(HansaError, match=re.escape("The 'threads' of the vectorised engine must be 'auto' or")):
         Vectorised(threads=0)
-    with pytest.raises(HansaError, match=r"not there\. Got 'warp'"):
+    with pytest.raises(HansaError, match=r"must be 'cpu' or 'cuda'\. Got 'warp'"):
         Vectorised(device="warp")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_of_another_machine_may_be_named_but_not_used(tmp_path: Path) -> None:
+    plan = {
+        "data": {"source": "digits"},
+        "engine": {"name": "auto", "device": "cuda"},
+        "phases": [{"algorithm": "fed3r"}],
+    }
+    read = plan_from_table(plan, "elsewhere", tmp_path)
+    with pytest.raises(HansaError, match=r"The 'device' of the engine is not there\. Got 'cuda'"):
+        hansa.run(read, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -81,8 +81,8 @@ class Vectorised:
             kind = torch.device(self.device).type
         except RuntimeError:
             kind = "unknown"
-        there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
-        require(there, f"The 'device' of the vectorised engine is not there. Got '{self.device}'; use 'cpu'.")
+        known = kind in ("cpu", "cuda")
+        require(known, f"The 'device' of the vectorised engine must be 'cpu' or 'cuda'. Got '{self.device}'.")
         says = "The 'precision' 'tf32' of the vectorised engine is one of GPUs"
         require(self.precision == "float32" or kind != "cpu", f"{says}: leave it out, or use 'device' 'cuda'.")
 
@@ -118,6 +118,13 @@ class Vectorised:
                 yield SerialSession(context=context)
             else:
                 yield VectorisedSession(self, context, self.trainer())
+
+
+def check_device(engine: object) -> None:
+    """Refuse an engine whose device this machine lacks; the plan of a finished run may name one that another has."""
+    device = getattr(engine, "device", "cpu")
+    there = torch.device(device).type == "cpu" or torch.cuda.is_available()
+    require(there, f"The 'device' of the engine is not there. Got '{device}'; use 'cpu'.")
 
 
 @contextmanager

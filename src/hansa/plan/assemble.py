@@ -16,6 +16,7 @@ from hansa.data.sources.table import TableSource
 from hansa.data.split import Division
 from hansa.data.targets import Real
 from hansa.engines.flower import Flower
+from hansa.engines.vectorised import check_device
 from hansa.errors import HansaError, Problems, require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.module import FrozenModule
@@ -54,6 +55,7 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
 
     `trust` is about the run that the plan continues, where it does: the import paths which that run's plan may name.
     """
+    check_device(plan.engine)
     extraction = Extraction(plan, progress)
     data = data or (plan.engine.elsewhere() if isinstance(plan.engine, Flower) else None)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
