@@ -302,12 +302,9 @@ def test_settings_are_checked() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_of_another_machine_may_be_named_but_not_used(tmp_path: Path) -> None:
-    plan = {
-        "data": {"source": "digits"},
-        "engine": {"name": "auto", "device": "cuda"},
-        "phases": [{"algorithm": "fed3r"}],
-    }
-    read = plan_from_table(plan, "elsewhere", tmp_path)
+    data = {"source": "digits", "partition": {"name": "iid", "clients": 3}}
+    plan = {"data": data, "engine": {"name": "auto", "device": "cuda"}, "phases": [{"algorithm": "fed3r"}]}
+    read = plan_from_table({"name": "elsewhere", **plan}, "elsewhere", tmp_path)
     with pytest.raises(HansaError, match=r"The 'device' of the engine is not there\. Got 'cuda'"):
         hansa.run(read, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
