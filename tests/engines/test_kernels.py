@@ -164,10 +164,10 @@ def test_the_fast_paths_know_every_setting_of_local_training() -> None:
         return {field.name for field in dataclasses.fields(kind)}
 
     settings = {"lr", "epochs", "batch_size", "momentum", "weight_decay", "train", "schedule", "clip", "steps"}
-    assert names(LocalTraining) == settings | {"optimiser", "betas", "epsilon", "objective"}
+    assert names(LocalTraining) == settings | {"optimiser", "betas", "epsilon", "objective", "augment"}
     assert names(Correction) == {"strength", "anchor", "shift", "follow"}
     wanted = {"training", "task", "start", "correction", "direction", "objective", "given", "memory"}
-    assert names(Turn) == wanted | {"repeats", "measures", "remembers"}
+    assert names(Turn) == wanted | {"repeats", "measures", "remembers", "judges"}
     known = {"model", "input_shape", "outputs", "population", "seed", "start", "temperature", "integers", "opened"}
     known |= {"local_labels", "labels", "real", "samples", "round", "rounds", "pace", "rates"}
     unseen = {"place", "cohort", "visits", "spans", "pixels", "characters", "networks", "public", "opened"}

@@ -40,7 +40,11 @@ class Stacked:
     def applies(self, turn: Turn, device: torch.device, *, forced: bool) -> bool:
         """Tell whether the network treats samples one by one; on a CPU convolutions and sequences are slower so."""
         anything = forced or device.type != "cpu"
-        return (anything or not turn.task.integers) and _plain(turn.task, convolutions=anything)
+        return (
+            not turn.training.augment
+            and (anything or not turn.task.integers)
+            and _plain(turn.task, convolutions=anything)
+        )
 
     def pays(self, turn: Turn, size: int, device: torch.device) -> bool:
         """Tell whether one client's step is small for the device."""
