@@ -118,7 +118,7 @@ def fitted(model: Model, clients: Sequence[ClientInputs]) -> Network:
 
 def _inner(model: Model) -> dict[str, Model]:
     """Return the models that a model is made of, by the setting that holds them."""
-    hints = field_types(type(model)) if is_dataclass(model) else {}
+    hints: Mapping[str, Any] = field_types(type(model)) if is_dataclass(model) else {}
     found = {name: getattr(model, name) for name, hint in hints.items() if piece_kind(hint)}
     return {name: inner for name, inner in found.items() if hasattr(inner, "build")}
 

@@ -33,7 +33,7 @@ class Backbone(nn.Module):
         """Return a row of features a sample."""
         if torch.is_grad_enabled() or len(x) <= ROWS:
             return self.through(self.network, x)
-        return torch.cat([self.through(self.network, part) for part in x.split(ROWS)])
+        return torch.cat([self.through(self.network, part) for part in torch.split(x, ROWS)])
 
 
 def shared_copy(network: nn.Module) -> Any:
@@ -86,7 +86,7 @@ def recomputed(network: nn.Module) -> None:
     Blocks are the entries of the network's outermost lists of modules.
     """
     for block in _blocks(network):
-        block.forward = _Recomputed(block)  # type: ignore[method-assign]
+        block.forward = _Recomputed(block)
 
 
 def _blocks(network: nn.Module) -> Iterator[nn.Module]:

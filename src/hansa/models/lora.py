@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
@@ -79,7 +78,6 @@ def _give_factors(layer: Any, rank: int, scale: float) -> None:
     layer.__class__ = _low_rank(type(layer))
 
 
-@functools.cache
 def _low_rank(kind: type[nn.Module]) -> type[nn.Module]:
     """Return the kind of layer that reads its weight with the product added, whatever it does with it."""
     return type(f"LowRank{kind.__name__}", (_LowRank, kind), {})

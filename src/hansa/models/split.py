@@ -38,5 +38,6 @@ def image_shape(
     told = f" and {' or '.join(map(str, channels))} channels" if channels else ""
     raise HansaError(
         f"The model {type(model).__name__} needs images (channels × height × width) of at least "
-        f"{smallest} × {smallest} pixels{told}. Got samples of shape {input_shape}; choose another model, such as 'mlp'."
+        f"{smallest} × {smallest} pixels{told}. Got samples of shape {input_shape}; choose another model, such as "
+        "'mlp'."
     )
