@@ -147,7 +147,8 @@ class _Stack:
         self.device, self.cohort, self.bundle = device, cohort, bundle
         self.turns = [cohort.turns[place] for place in bundle]
         turn = self.turn = self.turns[0]
-        self.task, self.objective, start = turn.task, turn.minimised, turn.start
+        self.task = replace(turn.task, mixed=False) if turn.task.mixed else turn.task  # small networks gain nothing
+        self.objective, start = turn.minimised, turn.start
         self.labels = None if (labels := cohort.labels(device)) is None else labels[list(bundle)]
         moving = turn.training.moving(start)
         self.start = {key: self._stack(lambda turn, key=key: turn.start[key]) for key in start}  # type: ignore[misc]
