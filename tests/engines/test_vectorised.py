@@ -46,6 +46,7 @@ from hansa.engines import client_blocks, vectorised, visits
 from hansa.engines.kernels import sample_space, stacked
 from hansa.engines.kernels.cohort import Job
 from hansa.engines.kernels.lazy_sum import LazySum
+from hansa.engines.kernels.one_by_one import OneByOne
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import Stacked
 from hansa.engines.serial import Serial, SerialSession
@@ -103,9 +104,11 @@ def test_linear_heads_equal_serial(algorithm: Algorithm, temperature: float) -> 
 
 
 @every_algorithm
-def test_clients_that_take_turns_equal_serial(algorithm: Algorithm) -> None:
-    engines = Serial(), Vectorised(path="in-turn")
-    assert_same(*(ran(algorithm, engine, model=MLP((10,))) for engine in engines), SAMPLE_SPACE)
+def test_clients_one_by_one_on_a_device_equal_serial(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OneByOne, "applies", lambda *_, **__: True)  # as if this were one
+    engine = Vectorised(path="sample-space")
+    assert path(algorithm, MLP((10,)), engine) == "one-by-one"
+    assert_same(*(ran(algorithm, one, model=MLP((10,))) for one in (Serial(), engine)), SAMPLE_SPACE)
 
 
 @every_algorithm
@@ -114,7 +117,7 @@ def test_small_networks_equal_serial(algorithm: Algorithm) -> None:
     assert_same(*(ran(algorithm, engine, model=MLP((10,))) for engine in (Serial(), Vectorised())), STACKED)
 
 
-@pytest.mark.parametrize(("train", "way"), [("*", "stacked"), ("head", "sample-space"), ("*", "in-turn")])
+@pytest.mark.parametrize(("train", "way"), [("*", "stacked"), ("head", "sample-space")])
 def test_sequences_of_tokens_equal_serial(train: str, way: vectorised.KernelPath) -> None:
     rng, parts = np.random.default_rng(0), np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
     samples = Samples(rng.integers(0, 9, (sum(SIZES), 7)), rng.integers(0, 9, sum(SIZES)))

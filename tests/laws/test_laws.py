@@ -190,7 +190,7 @@ def test_engines_equal_serial(name: str, orchestration: str, engine: str) -> Non
     found = outcome(replace(made, engine=ENGINES[engine]))
     close(outcome(made), found)
     recorded = {path for record in found[1].records for path in record["paths"]}
-    assert recorded <= {"serial", "stacked", "sample-space", "in-turn", "pooled"}
+    assert recorded <= {"serial", "stacked", "sample-space", "one-by-one", "pooled"}
     if (
         engine == "stacked"
         and training_of(ALGORITHMS[name]) is not None

@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.private import Private
-from hansa.algorithms.statistics import BLOCK
 from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.errors import require
@@ -19,7 +17,7 @@ from hansa.io.registry import Piece
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
-from hansa.training.local import Turn
+from hansa.training.local import Turn, judging
 from hansa.training.visits import Visit, changed
 from hansa.training.wrappers import Wrapper, layers, training_of
 from hansa.tree import Tree, copy, nest, pick, zeros_like
@@ -89,7 +87,9 @@ class Guarded(Wrapper):
         paced = replace(task, pace=float(down[PACE]))
         told = {key: leaf for key, leaf in down.items() if key != PACE}
         up, new = yield from changed(self.inner.visit(paced, told, state, data, rng), noted)
-        worse = _loss(task, turns[0].start, data) - _loss(task, task.params(), data)
+        received = yield judging(turns[0], turns[0].start)
+        start = yield judging(turns[0], task.params())
+        worse = received.loss - start.loss
         if not all(bool(leaf.abs().max() < LARGEST) for leaf in up.sums.values()):
             up, new, worse = replace(up, sums=zeros_like(up.sums)), state, WORST
         worse = max(-WORST, min(WORST, worse if worse == worse else WORST))
@@ -178,15 +178,3 @@ def _rest(tree: Tree) -> Tree:
 
 def _inner(up: Update) -> Update:
     return replace(up, sums=_rest(up.sums))
-
-
-def _loss(task: Task, params: Tree, data: ClientData) -> float:
-    """Return the mean loss on a client's samples, in float64."""
-    total = 0.0
-    for first in range(0, len(data), BLOCK):
-        x, y = data.x[first : first + BLOCK], data.y[first : first + BLOCK]
-        with torch.no_grad():
-            out = task.forward(params, x).double()
-        lost = (out - y).square().mean(-1).sum() if task.real else F.cross_entropy(out, y, reduction="sum")
-        total += float(lost)
-    return total / len(data)

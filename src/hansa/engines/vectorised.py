@@ -16,9 +16,9 @@ import torch
 from hansa.engines.chained import chained
 from hansa.engines.client_blocks import ClientBlocks, resident
 from hansa.engines.evaluation import rows_of_clients
-from hansa.engines.kernels.in_turn import InTurn
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.lazy_sum import dense_tree
+from hansa.engines.kernels.one_by_one import OneByOne
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import Stacked
 from hansa.engines.lanes import Ahead, visits_before
@@ -48,13 +48,13 @@ from hansa.training.visits import AddsUp
 from hansa.training.wrappers import client_side, training_of
 from hansa.tree import Tree
 
-KernelPath = Literal["auto", "serial", "sample-space", "stacked", "in-turn"]
-Precision = Literal["float32", "tf32"]  # of products and convolutions on a GPU; tf32 keeps 10 bits of a factor
+KernelPath = Literal["auto", "serial", "sample-space", "stacked"]
+# Of products and convolutions: tf32 keeps 10 bits of a factor on a GPU, bf16 keeps 7 wherever networks train.
+Precision = Literal["float32", "tf32", "bf16"]
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "auto": (SampleSpace(), Stacked(), InTurn()),
-    "sample-space": (SampleSpace(),),
-    "stacked": (Stacked(),),
-    "in-turn": (InTurn(),),
+    "auto": (SampleSpace(), Stacked(), OneByOne()),
+    "sample-space": (SampleSpace(), OneByOne()),
+    "stacked": (Stacked(), OneByOne()),
 }
 MOST = 1024  # clients of a block that trains
 POOLED = 100_000  # clients of a block whose statistics are taken together; the bytes of their samples bound it sooner
@@ -65,8 +65,8 @@ class Vectorised:
     """Trains many clients of a round at once; results equal the serial engine's up to rounding.
 
     A linear head on fixed features trains in sample space, a small network stacked, statistics are taken of all
-    samples together, anything else goes client by client, on a GPU where there is one; `path` insists on one of them
-    where it is possible.
+    samples together, anything else goes client by client, on the device; `path` insists on one of them where it is
+    possible.
     """
 
     device: str = "cpu"
@@ -84,7 +84,7 @@ class Vectorised:
         known = kind in ("cpu", "cuda")
         require(known, f"The 'device' of the vectorised engine must be 'cpu' or 'cuda'. Got '{self.device}'.")
         says = "The 'precision' 'tf32' of the vectorised engine is one of GPUs"
-        require(self.precision == "float32" or kind != "cpu", f"{says}: leave it out, or use 'device' 'cuda'.")
+        require(self.precision != "tf32" or kind != "cpu", f"{says}: leave it out, or use 'device' 'cuda'.")
 
     def choice(self, context: PhaseContext) -> dict[str, object]:
         """Return how visits will be carried out; what was really done is counted visit by visit."""
@@ -115,7 +115,7 @@ class Vectorised:
         threads = threads_for(self.threads, context.algorithm, context.task)
         with on_threads(threads), settled(), same_bits(self.device, self.precision):
             if self.path == "serial" or context.deadline is not None:
-                yield SerialSession(context=context)
+                yield SerialSession(context=context, mixed=self.precision == "bf16")
             else:
                 yield VectorisedSession(self, context, self.trainer())
 
@@ -204,6 +204,7 @@ class VectorisedSession(AtHand):
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Yield the sum of every block of clients; lanes of several clients go abreast, place by place."""
+        task = replace(task, mixed=True) if self.engine.precision == "bf16" else task
         if any(len(lane.chain) > 1 or lane.line is not None for lane in lanes):
             yield from self._abreast(task, lanes, server)
             return
@@ -278,7 +279,7 @@ class VectorisedSession(AtHand):
     ) -> Update | None:
         """Return the sum of some clients' uploads, and charge each; None where a kernel fails."""
         weights = [float(size) for size in sizes] if algorithm.weights == "samples" else [1.0] * len(sizes)
-        seeds = first_seeds(clients, sizes, turn.training.batch_size, server)
+        seeds = first_seeds(clients, sizes, turn, server)
         moved = self.trainer.total(kernel, turn, sizes, seeds, weights, whole)
         if moved is None:
             return None

@@ -54,9 +54,12 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "leaf-cnn": "hansa.models.convolutional:LeafCNN",
         "char-lstm": "hansa.models.recurrent:CharLSTM",
         "mobilenetv2": "hansa.models.mobilenet:MobileNetV2",
+        "efficientnet-lite": "hansa.models.efficientnet:EfficientNetLiteModel",
+        "transformers": "hansa.models.transformers:TransformersModel",
         "random-features": "hansa.models.random_features:RandomFeaturesModel",
         "random-projection": "hansa.models.random_projection:RandomProjection",
         "latent": "hansa.models.latent:Latent",
+        "lora": "hansa.models.lora:Lora",
         "module": "hansa.models.module:Module",
     },
     "extractor": {
@@ -116,6 +119,10 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "cross-entropy": "hansa.training.objectives:CrossEntropy",
         "squared-error": "hansa.training.objectives:SquaredError",
         "absolute-error": "hansa.training.objectives:AbsoluteError",
+    },
+    "augmentation": {
+        "flip": "hansa.training.augmentation:Flip",
+        "crop": "hansa.training.augmentation:Crop",
     },
     "schedule": {
         "constant": "hansa.training.schedules:Constant",

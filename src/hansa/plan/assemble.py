@@ -32,7 +32,7 @@ from hansa.plan.schema import DataPlan, Plan
 from hansa.plan.shapes import misfit, networks_of, sites_of
 from hansa.running.experiment import Experiment, Phase
 from hansa.seeds import numpy_generator
-from hansa.task import Task
+from hansa.task import Task, normalises, reader_of
 from hansa.training.wrappers import Wrapper, training_of
 
 SEVERAL = 1000  # clients, where nobody knows how many there will be
@@ -75,6 +75,8 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
         training = training_of(phase.algorithm)
         if training is not None and training.objective is not None:
             training.objective.check(experiment.task)
+        for augmentation in training.augment if training is not None else ():
+            augmentation.check(experiment.task)
         phase.algorithm.server_init(experiment.task)  # what it refuses is told before anything is written
     return Assembled(experiment, extraction.summary())
 
@@ -89,10 +91,18 @@ class Extraction:
     def features(self, data: Dataset) -> Dataset:
         """Return the data set as the model will see it."""
         if not self.plan.data.features:
-            return data
+            return self._tokens(data)
         if data.parts:
             return replace(data, parts=tuple(one if one.rule is not None else self._read(one) for one in data.parts))
         return self._read(data)
+
+    def _tokens(self, data: Dataset) -> Dataset:
+        """Return texts as token numbers where the model makes them; anything else as it is."""
+        reader = reader_of(self.plan.model) if data.train.x.dtype.kind == "U" else None
+        if reader is None:
+            return data
+        test = None if data.test is None else replace(data.test, x=reader.tokens(data.test.x))
+        return replace(data, train=replace(data.train, x=reader.tokens(data.train.x)), test=test)
 
     def _read(self, data: Dataset) -> Dataset:
         self.done.append(extract_features(data, *self.plan.data.features, progress=self.progress))
@@ -156,6 +166,8 @@ def _divide(plan: Divided, data: Dataset, extraction: Extraction) -> Federation:
 def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], ...] = ()) -> Task:
     """Return the task, in the shapes of the data; building its model once shows that it takes them."""
     network, own = networks_of(plan.model, federation.inputs())
+    says = "The model normalises pictures itself, and the source has done so already"
+    require(not (federation.pixels and normalises(plan.model)), f"{says}: leave out the 'scale' of data.source.")
     task = Task(
         model=network.model,
         input_shape=network.input_shape,
