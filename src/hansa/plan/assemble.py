@@ -98,7 +98,8 @@ class Extraction:
 
     def _tokens(self, data: Dataset) -> Dataset:
         """Return texts as token numbers where the model makes them; anything else as it is."""
-        reader = reader_of(self.plan.model) if data.train.x.dtype.kind == "U" else None
+        model = getattr(self.plan, "model", None)  # a site's file names none
+        reader = reader_of(model) if data.train.x.dtype.kind == "U" else None
         if reader is None:
             return data
         test = None if data.test is None else replace(data.test, x=reader.tokens(data.test.x))
