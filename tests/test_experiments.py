@@ -74,7 +74,9 @@ def test_numbers_of_a_run_are_read_as_the_pages_show_them(experiment, tmp_path: 
 
 def test_a_classifier_is_compared_with_one_made_anew(experiment, tmp_path: Path) -> None:
     page = experiment("fed3r")
-    done = hansa.run("digits-fed3r", out=tmp_path / "run", changes=["phases.0.algorithm.wire=float64"])
+    done = hansa.run(
+        "digits-fed3r", out=tmp_path / "run", changes=["phases.0.algorithm={name='fed3r', ridge=0.01, wire='float64'}"]
+    )
     made = assemble(read_plan(done.path / "plan.toml")).experiment
     model = load_file(done.path / "model.safetensors")
     assert page._trained_without(made, model) < 1e-4

@@ -19,6 +19,7 @@ from hansa import api
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedcof import FedCOF
 from hansa.algorithms.lda import LDA, discriminant
+from hansa.algorithms.statistics import from_tree
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.deploy.forget import forget
@@ -32,7 +33,7 @@ from hansa.orchestrate.star import Sweep
 from hansa.payload import Update
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
-from hansa.ridge import GaussianMechanism, RidgeStatistics, gcv
+from hansa.ridge import GaussianMechanism, RidgeStatistics, adassp, gcv, project_positive
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
@@ -85,16 +86,16 @@ def whole(scale: float = 1.0) -> RidgeStatistics:
 
 
 def test_the_ridge_of_gcv_is_on_record_and_the_same_on_every_split() -> None:
-    algorithm, sums = Fed3R(ridge="gcv"), whole(10.0)
+    algorithm, sums = Fed3R(), whole(10.0)
     chosen = gcv(sums).lam
-    assert chosen == 100.0  # neither the default nor what is taken without samples
+    assert chosen == 100.0  # neither the papers' 0.01 nor what is taken without samples
     for data in (clients(1, scale=10.0), clients(12, scale=10.0), clients(12, by_class=True, scale=10.0)):
         done, _ = run(algorithm, data)
         (shown,) = algorithm.exhibits(done.task, done.server, {})
         assert shown.columns == {"λ": [chosen]}
         weight = algorithm.model(done.task, done.server)["head.weight"].double()
         assert torch.allclose(weight.T, sums.solve(chosen), atol=1e-5)
-    assert Fed3R().exhibits(done.task, done.server, {}) == ()
+    assert Fed3R(0.01).exhibits(done.task, done.server, {}) == ()
 
 
 def test_candidates_follow_the_scale_of_features() -> None:
@@ -117,8 +118,33 @@ def test_a_ridge_that_cannot_be_is_refused() -> None:
         Fed3R(ridge=0.0)
     with pytest.raises(HansaError, match=r"or 'gcv'\. Got 'loo'"):
         LDA(ridge="loo")  # type: ignore[arg-type]
-    with pytest.raises(HansaError, match="fit the noise"):
-        Fed3R(ridge="gcv", privacy=GaussianMechanism(5.0))
+    with pytest.raises(HansaError, match="for sums with noise"):
+        Fed3R(ridge="adassp")
+    assert Fed3R(privacy=GaussianMechanism(5.0)).ridge == "adassp"  # cross-validation would fit the noise
+
+
+def test_adassp_by_hand() -> None:
+    """A = 4·I of two features and no noise drawn: κ = σ_A·√(2·log(8/0.05)), and λ_min − κ is room that λ leaves out."""
+    sums = RidgeStatistics(4.0 * torch.eye(2).double(), torch.zeros(2, 3).double(), torch.ones(3).double())
+    mechanism = GaussianMechanism(8.0)
+    kappa = mechanism.deviations[0] * math.sqrt(2 * math.log(160))
+    assert 2 < kappa < 4
+    assert adassp(sums, mechanism) == pytest.approx(kappa - (4 - kappa))
+    assert adassp(sums, mechanism, draws=4) == pytest.approx(2 * kappa)  # where nothing is sure of λ_min
+    assert 0 < adassp(sums + sums.copy() + sums.copy(), mechanism) < 1e-9  # noise is small beside A
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_the_ridge_of_noised_sums_is_on_record_and_as_large_as_the_noise(trust: Any) -> None:
+    mechanism = GaussianMechanism(2.0, noise="simulated")
+    algorithm = Fed3R(privacy=mechanism, trust=trust)
+    done, _ = run(algorithm, clients(9))
+    (shown,) = algorithm.exhibits(done.task, done.server, {})
+    sums = from_tree(done.server, "release" if trust == "central" else "ridge")
+    lam = adassp(sums, mechanism, 1 if trust == "central" else 9)
+    assert shown.columns == {"λ": [lam]} and "AdaSSP" in shown.note
+    found = algorithm.model(done.task, done.server)["head.weight"].double()
+    assert torch.allclose(found.T, project_positive(sums).solve(lam), atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------ factors
@@ -293,7 +319,7 @@ def test_afl_is_fed3r() -> None:
 
 
 def test_a_projection_travels_as_a_seed() -> None:
-    done, _ = run(Fed3R(normalize="none", products="float64"), clients(3), model=RandomProjection(dimension=4, seed=5))
+    done, _ = run(Fed3R(0.01, "none", products="float64"), clients(3), model=RandomProjection(dimension=4, seed=5))
     assert set(done.task.params()) == {"head.weight", "head.bias"}  # the projection is no leaf
     matrix = done.task.features(done.task.params(), torch.eye(WIDTH))
     x, y = samples()

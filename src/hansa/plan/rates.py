@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hansa.algorithms.calibrate import Calibrate
+from hansa.algorithms.deepafl import DeepAFL
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_select import Fed3RSelect
 from hansa.algorithms.fedcof import FedCOF
@@ -99,7 +100,7 @@ class Before:
 
 
 UNIT_COLUMNS = (Fed3R, Fed3RSelect, FedCOF)
-CLOSED_FORMS = (*UNIT_COLUMNS, FedNCM, LDA)  # logits of LDA are log posteriors, which softmax takes as they are
+CLOSED_FORMS = (*UNIT_COLUMNS, FedNCM, LDA, DeepAFL)  # log posteriors of LDA are logits that softmax takes as they are
 
 
 def _phases(phase: PhasePlan, table: object, rates: Rates, before: Before) -> list[PhasePlan]:
