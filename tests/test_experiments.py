@@ -35,7 +35,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
     flic = ("flic", "flic_beside", "flic_exhibits", "flic_page", "flic_real", "flic_runs", "flic_toys")
-    others = ("attacks", "backbones", "common", "fed3r", "personalisation", "privacy")
+    others = ("attacks", "backbones", "closed", "common", "fed3r", "personalisation", "privacy")
     for name in (*others, *fedpcl, *fedseq, *flic, "robust", "channels"):
         sys.modules.pop(name, None)
 
@@ -91,6 +91,18 @@ def test_plans_of_closed_forms_can_be_read(experiment) -> None:
         found = plan_from_table(json.loads(json.dumps(page.cifar(phases))), "p", page.DATA)
         check_phases(found)
         assert found.phases[0].temperature == phases[0].get("temperature", 0.1)
+
+
+def test_plans_of_closed_forms_as_a_start_can_be_read(experiment) -> None:
+    page = experiment("closed")
+    for own, rows in ((False, page.COMMON), (True, page.OWN)):
+        for row in rows.values():
+            found = plan_from_table(json.loads(json.dumps(page.plan("digits", *row, own))), "p", page.RESULTS)
+            check_phases(found)
+            assert found.phases[-1].rates == "statistics"
+    for model, phases in page.FORMS.values():
+        table = {**page.SETTINGS["digits"], "model": model, "phases": phases}
+        check_phases(plan_from_table(json.loads(json.dumps(table)), "p", page.RESULTS))
 
 
 def test_attackers_decide_the_mean_and_not_the_median(experiment, tmp_path: Path, monkeypatch) -> None:

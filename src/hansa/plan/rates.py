@@ -21,6 +21,8 @@ from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.guarded import Guarded, unguarded
 from hansa.algorithms.lda import LDA
 from hansa.algorithms.private import Private
+from hansa.algorithms.robust import Robust
+from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.io.trust import NOBODY, Trust
 from hansa.plan.schema import PhasePlan, Plan
@@ -108,10 +110,16 @@ def _phases(phase: PhasePlan, table: object, rates: Rates, before: Before) -> li
     if rates == "paper":
         algorithm = _scaled(phase.algorithm, _entry(table, "algorithm"), before.factor)
         return [dataclasses.replace(phase, algorithm=algorithm, rates=phase.rates)]
-    guard = rates == "statistics" and not unguarded(phase.algorithm)
-    algorithm = Guarded(phase.algorithm) if guard else phase.algorithm
+    algorithm = _guarded(phase.algorithm) if rates == "statistics" else phase.algorithm
     first = [] if before.calibrated else [PhasePlan(Calibrate(), unprotected=phase.unprotected, outside=phase.outside)]
     return [*first, dataclasses.replace(phase, algorithm=algorithm, rates=rates)]
+
+
+def _guarded(algorithm: Algorithm) -> Algorithm:
+    """Return an algorithm with a guard around what trains one model for all, inside of WIMA and of robust rules."""
+    if isinstance(algorithm, (Wima, Robust)):
+        return dataclasses.replace(algorithm, inner=_guarded(algorithm.inner))
+    return algorithm if unguarded(algorithm) else Guarded(algorithm)
 
 
 def _by_hand(phase: PhasePlan, table: object) -> bool:
