@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking
 
-.PHONY: demo test check lint types lock bench mutants fuzz results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels clean
+.PHONY: demo test check lint types lock bench mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -78,6 +78,9 @@ fuzz: $(VENV)/all  ## Campaigns of damage, each with 0 failures: long; FUZZ_SEED
 
 results-fed3r: $(VENV)/all  ## docs/results/fed3r.md from real data; finished runs are found, not repeated
 	$(BIN)/python experiments/fed3r.py
+
+results-closed: $(VENV)/all  ## docs/results/closed.md from real data: closed forms, alone and as a start; minutes
+	$(BIN)/python experiments/closed.py
 
 results-personalisation: $(VENV)/all  ## docs/results/personalisation.md from real data; HANSA_WORKERS runs so many at a time
 	$(BIN)/python experiments/personalisation.py

@@ -35,7 +35,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
     flic = ("flic", "flic_beside", "flic_exhibits", "flic_page", "flic_real", "flic_runs", "flic_toys")
-    others = ("attacks", "backbones", "common", "fed3r", "finetune", "personalisation", "privacy")
+    others = ("attacks", "backbones", "closed", "common", "fed3r", "finetune", "personalisation", "privacy")
     for name in (*others, *fedpcl, *fedseq, *flic, "robust", "channels"):
         sys.modules.pop(name, None)
 
@@ -74,7 +74,9 @@ def test_numbers_of_a_run_are_read_as_the_pages_show_them(experiment, tmp_path: 
 
 def test_a_classifier_is_compared_with_one_made_anew(experiment, tmp_path: Path) -> None:
     page = experiment("fed3r")
-    done = hansa.run("digits-fed3r", out=tmp_path / "run", changes=["phases.0.algorithm.wire=float64"])
+    done = hansa.run(
+        "digits-fed3r", out=tmp_path / "run", changes=["phases.0.algorithm={name='fed3r', ridge=0.01, wire='float64'}"]
+    )
     made = assemble(read_plan(done.path / "plan.toml")).experiment
     model = load_file(done.path / "model.safetensors")
     assert page._trained_without(made, model) < 1e-4
@@ -89,6 +91,18 @@ def test_plans_of_closed_forms_can_be_read(experiment) -> None:
         found = plan_from_table(json.loads(json.dumps(page.cifar(phases))), "p", page.DATA)
         check_phases(found)
         assert found.phases[0].temperature == phases[0].get("temperature", 0.1)
+
+
+def test_plans_of_closed_forms_as_a_start_can_be_read(experiment) -> None:
+    page = experiment("closed")
+    for own, rows in ((False, page.COMMON), (True, page.OWN)):
+        for row in rows.values():
+            found = plan_from_table(json.loads(json.dumps(page.plan("digits", *row, own))), "p", page.RESULTS)
+            check_phases(found)
+            assert found.phases[-1].rates == "statistics"
+    for model, phases in page.FORMS.values():
+        table = {**page.SETTINGS["digits"], "model": model, "phases": phases}
+        check_phases(plan_from_table(json.loads(json.dumps(table)), "p", page.RESULTS))
 
 
 def test_attackers_decide_the_mean_and_not_the_median(experiment, tmp_path: Path, monkeypatch) -> None:

@@ -249,6 +249,16 @@ def test_sums_of_lazy_sums_are_what_sums_of_tensors_are() -> None:
     torch.testing.assert_close(total(lazy, start.shape, start.dtype), expected, rtol=1e-11, atol=1e-12)
 
 
+def test_a_client_trains_alone_from_what_a_kernel_only_noted() -> None:
+    """A second turn of a visit that no kernel takes starts from the leaves that the first one left."""
+    job = jobs_of(Linear(), TRAININGS["plain"])[4]
+    (noted,) = SampleSpace().train(Cohort.of([job]), CPU)
+    assert isinstance(noted.params["head.weight"], LazySum)
+    again = job._replace(turn=dataclasses.replace(job.turn, start=noted.params))
+    whole = job._replace(turn=dataclasses.replace(job.turn, start=dense_tree(noted.params)))
+    assert all(torch.equal(leaf, whole.alone().params[key]) for key, leaf in again.alone().params.items())
+
+
 def test_a_lazy_sum_behaves_as_its_tensor_does() -> None:
     cohort = Cohort.of(jobs_of(Linear(), TRAININGS["plain"]))
     leaf = SampleSpace().train(cohort, CPU)[4].params["head.weight"]

@@ -99,7 +99,7 @@ class Extraction:
     def _tokens(self, data: Dataset) -> Dataset:
         """Return texts as token numbers where the model makes them; anything else as it is."""
         model = getattr(self.plan, "model", None)  # a site's file names none
-        reader = reader_of(model) if data.train.x.dtype.kind == "U" else None
+        reader = reader_of(model) if model is not None and data.train.x.dtype.kind == "U" else None
         if reader is None:
             return data
         test = None if data.test is None else replace(data.test, x=reader.tokens(data.test.x))
