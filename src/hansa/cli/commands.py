@@ -127,6 +127,7 @@ def run(
     from dataclasses import replace
 
     from hansa import api
+    from hansa.cli.costing import announce
     from hansa.cli.live import live
     from hansa.plan.files import read_plan
 
@@ -134,8 +135,22 @@ def run(
     read = read if seed is None else replace(read, seed=seed)
     path = out or api.new_folder(read)
     with live(read, path) as (watch, progress):
-        done = api.run(read, out=path, watchers=[watch], progress=progress, trust=trust)
+        done = api.run(read, out=path, watchers=[watch], progress=progress, trust=trust, announce=announce)
     _finish(done, as_json)
+
+
+@app.command("cost")
+def predict_cost(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan, or a run folder to compare with its plan.")],
+    changes: Changes = None,
+    by_client: Annotated[bool, typer.Option("--clients", help="Also show every client.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    trust: TrustOwnCode = False,
+) -> None:
+    """Predict what a plan will send, compute and need, by phase and client, from a rehearsal on a few samples."""
+    from hansa.cli.costing import show_cost
+
+    show_cost(plan, changes or [], by_client, as_json, trust)
 
 
 @app.command("sweep")

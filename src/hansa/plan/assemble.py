@@ -46,12 +46,20 @@ class Assembled:
     features: dict[str, Any] | None = None
 
 
-def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *, trust: TrustLike = False) -> Assembled:
+def assemble(
+    plan: Plan,
+    data: Data = None,
+    progress: Progress | None = None,
+    *,
+    trust: TrustLike = False,
+    extract: Callable[..., Extracted] = extract_features,
+) -> Assembled:
     """Make everything ready to run.  `data` stands in for the plan's own source, or for all of its data section.
 
     `trust` is about the run that the plan continues, where it does: the import paths which that run's plan may name.
+    `extract` reads features, or makes some up.
     """
-    extraction = Extraction(plan, progress)
+    extraction = Extraction(plan, progress, extract)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     task = task_for(plan, federation, extraction.spans)
     suite = default_suite(task.real, plan.evaluate.metrics)
@@ -76,8 +84,8 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
 class Extraction:
     """Features in place of raw samples where the plan asks for them, and what that cost."""
 
-    def __init__(self, plan: Plan, progress: Progress | None):
-        self.plan, self.progress = plan, progress
+    def __init__(self, plan: Plan, progress: Progress | None, extract: Callable[..., Extracted] = extract_features):
+        self.plan, self.progress, self.extract = plan, progress, extract
         self.done: list[Extracted] = []  # one, or of several sources those that an extractor reads
 
     def features(self, data: Dataset) -> Dataset:
@@ -89,7 +97,7 @@ class Extraction:
         return self._read(data)
 
     def _read(self, data: Dataset) -> Dataset:
-        self.done.append(extract_features(data, *self.plan.data.features, progress=self.progress))
+        self.done.append(self.extract(data, *self.plan.data.features, progress=self.progress))
         return self.done[-1].data
 
     def shifted_features(self, data: Dataset, division: Division) -> Dataset:
