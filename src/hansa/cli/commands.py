@@ -157,8 +157,12 @@ def predict_cost(
 def sweep_settings(
     plan: PlanName,
     over: Annotated[
-        list[str], typer.Option(metavar="KEY=a,b,c", help="A setting and the values to try; several make a grid.")
-    ],
+        list[str] | None,
+        typer.Option(metavar="KEY=a,b,c", help="A setting and the values to try; several make a grid."),
+    ] = None,
+    leave_out: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Instead: hold out every client or domain once, and test on it.")
+    ] = None,
     changes: Changes = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the plan's own on.")] = 1,
     halving: Annotated[
@@ -173,9 +177,20 @@ def sweep_settings(
 
     The same command goes on with a sweep that was stopped.
     """
+    from hansa.cli.leaving_out import run_folds
     from hansa.cli.sweeping import run_sweep
 
-    run_sweep(plan, changes or [], over, out, seeds=seeds, halving=halving, jobs=jobs, as_json=as_json, trust=trust)
+    require(
+        bool(over) != bool(leave_out), "A sweep tries settings (--over) or holds out in turn (--leave-out): say one."
+    )
+    if leave_out is None:
+        run_sweep(
+            plan, changes or [], over or [], out, seeds=seeds, halving=halving, jobs=jobs, as_json=as_json, trust=trust
+        )
+        return
+    good = leave_out in ("client", "domain") and not halving
+    require(good, f"--leave-out takes 'client' or 'domain', and no --halving. Got '{leave_out}'.")
+    run_folds(plan, changes or [], leave_out, out, seeds=seeds, jobs=jobs, as_json=as_json, trust=trust)
 
 
 @app.command()

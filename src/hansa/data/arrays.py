@@ -73,12 +73,15 @@ def dataset_from_arrays(
     tokens: bool = False,
     target: Kind | None = None,
     scale: Scale = "unit",
+    group: Any = None,
+    time: Any = None,
 ) -> Dataset:
     """Build a data set from arrays; whole numbers in `x` are features unless `tokens`.
 
     Labels that are whole numbers or text are classes unless `target` is "real"; for floats it must be set.  A real
     target is one number a sample, or several (n × targets).  Pictures are read in [0, 1], or with a `scale` of
-    "standard" as channels of mean 0 and deviation 1 over those that are trained on.
+    "standard" as channels of mean 0 and deviation 1 over those that are trained on.  Cuts of test samples may keep a
+    `group` together, or go by `time` (numbers or dates).
     """
     require((x_test is None) == (y_test is None), "A test set needs both 'x_test' and 'y_test'.")
     require(
@@ -101,6 +104,8 @@ def dataset_from_arrays(
         client_test=None if y_test is None else _names(client_test, len(y_test), "client_test"),
         domain=_names(domain, len(train), "domain"),
         standardise=scale == "standard",
+        group=_names(group, len(train), "group"),
+        time=_times(time, len(train)),
     )
 
 
@@ -113,6 +118,20 @@ def _test(x: Any, y: Array, train: Samples, tokens: bool) -> Samples:
         f"({train.x.dtype} of shape {train.x.shape[1:]}).",
     )
     return Samples(x, y)
+
+
+def _times(values: Any, count: int) -> Array | None:
+    """Return times as numbers, dates in seconds."""
+    if values is None:
+        return None
+    _same_length(count, values, "The array 'time'")
+    found = np.asarray(values)
+    dated = found.dtype.kind == "M"
+    require(dated or found.dtype.kind in "iuf", f"The array 'time' must be numbers or dates. Got {found.dtype}.")
+    numbers: Array = (found.astype("datetime64[us]").astype(np.int64) / 1e6) if dated else found.astype(np.float64)
+    good = bool(np.isfinite(numbers).all()) and not (dated and bool(np.isnat(found).any()))
+    require(good, "The array 'time' must have a finite value for every sample.")
+    return numbers
 
 
 def _names(values: Any, count: int, what: str) -> Array | None:

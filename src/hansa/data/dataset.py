@@ -81,6 +81,8 @@ class Dataset:
     rule: EncodingRule | None = None  # fitted after all cuts; until then `x` is float64 with NaN for missing values
     characters: str = ""  # that token numbers stand for, where the inputs are text
     standardise: bool = False  # pictures get channels of mean 0 and deviation 1, fitted after all cuts too
+    group: Array | None = None  # what a training sample must not be torn from, such as a patient; for cuts
+    time: Array | None = None  # when a training sample was taken, as a number; for cuts
     parts: tuple[Dataset, ...] = ()  # data sets of unlike inputs, one after the other; `x` then numbers their samples
 
     @property

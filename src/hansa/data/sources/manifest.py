@@ -42,6 +42,9 @@ class Manifest:
     test_path: str | None = None  # another table, of the test images
     root: str | None = None  # the folder that image files are in; else the table's own
     files: str | None = None  # a JSON file of `images`, each with an `id` and a `file_name`: 'image' is then an id
+    group: str | None = (
+        None  # the column of what test cuts keep together (data.test.by); else 'group', where it is there
+    )
     size: int | None = None  # pixels square to resize to; images of different sizes need it
     scale: Scale = "unit"  # [0, 1], or "standard": channels of mean 0 and deviation 1
 
@@ -66,7 +69,8 @@ class Manifest:
         x, y, client = self._samples(table, names)
         domain = self._optional(table, "domain", self.domain, "domain")
         test = (None, None, None) if held is None else self._samples(held, names)
-        found = dataset_from_arrays(x, y, client, *test, domain, scale=self.scale)
+        group = self._optional(table, "group", self.group, "group")
+        found = dataset_from_arrays(x, y, client, *test, domain, scale=self.scale, group=group)
         return replace(found, notes=(*found.notes, *note))
 
     def _left_out(self, split: Array) -> tuple[str, ...]:

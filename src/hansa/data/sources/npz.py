@@ -57,6 +57,7 @@ class Archive(Mapping[str, Array]):
 class Npz:
     """Arrays from a .npz file: `x`, `y`, perhaps `client`, `x_test`, `y_test`, `client_test`, `domain` and `classes`.
 
+    `group` and `time` of the training samples are for cuts of test samples (data.test.by).
     `x_train` and `y_train` do as well.  A mask `is_test` over all samples may stand for separate test arrays, and
     `domains` may name the numbers in `domain`.  Packed JPEG images come as `blob` (bytes) and `offsets` (n + 1
     positions) instead of `x`.  Labels that are floats need a `target`; a real one may have several columns.
@@ -98,6 +99,8 @@ class Npz:
             tokens=self.tokens,
             target=self.target,
             scale=self.scale,
+            group=archive.first("group", "group_train"),
+            time=archive.first("time", "time_train"),
         )
 
     def _inputs(self, archive: Archive) -> Array:
