@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,7 @@ def run_folds(
     folder: Path | None,
     *,
     seeds: int,
-    jobs: int,
+    jobs: int | None,
     as_json: bool,
     trust: bool,
 ) -> None:
@@ -58,7 +59,7 @@ def run_folds(
     out = folder or Path("runs") / f"{plan.name}-leave-out-{by}"
     out.mkdir(parents=True, exist_ok=True)
     asked = trials(found, 0, 1.0, seeds, out)
-    carry_out(asked, jobs, trust)
+    carry_out(asked, jobs or os.cpu_count() or 1, trust)
     tested = {one.settings[by]: _tested(asked, one) for one in found}
     told = json.dumps(summary(by, tested), indent=1, ensure_ascii=False)
     write_whole(out / "leave-out.json", told)

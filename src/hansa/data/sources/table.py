@@ -101,7 +101,7 @@ class TableSource(ABC):
 
     def samples_of(self, file: Path, encoding: Encoding | None) -> tuple[Array, Array | None]:
         """Return inputs and, where there are any, labels of another file of the same columns."""
-        table = self._table(file)
+        table = self.table_of(file)
         place = Place([file], np.zeros(table.num_rows, dtype=np.int64))
         labels = self._labels(table, place) if set(self.labels) <= set(table.column_names) else None
         if encoding is None:
@@ -113,7 +113,7 @@ class TableSource(ABC):
 
     def joined_by(self, file: Path, classes: tuple[str, ...]) -> Dataset:
         """Return the table of a site that joins later, with whatever columns it has; `classes` are all there are."""
-        there, listed = set(self._table(file).column_names), self.target != "real" and self.negative is None
+        there, listed = set(self.table_of(file).column_names), self.target != "real" and self.negative is None
         told = (self.client, self.domain, self.group, self.time, *self.drop)  # of which it need not have any
         return replace(
             self,
@@ -129,7 +129,7 @@ class TableSource(ABC):
             classes=classes if listed else (),
         ).load()
 
-    def _table(self, file: Path) -> Any:
+    def table_of(self, file: Path) -> Any:
         """Read one file, with nothing in the place of values that mean missing."""
         table = self._read(file)
         require(table.num_rows > 0, f"The table '{file}' has no rows.")
@@ -148,7 +148,7 @@ class TableSource(ABC):
     def load(self) -> Dataset:
         """Read the table or tables."""
         files, each = several(self.path, self.ending, "table")
-        tables = [self._table(file) for file in files]
+        tables = [self.table_of(file) for file in files]
         self._check_columns(files, tables)
         file_of = np.repeat(np.arange(len(files)), [table.num_rows for table in tables])
         by_file = np.asarray(client_names(files))[file_of] if each else None
