@@ -74,14 +74,25 @@ def list_pieces(
 @app.command("new")
 def new_plan(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the plan.")],
-    like: Annotated[str, typer.Option(help="The shipped plan to start from; see `hansa ls plan`.")] = "digits-fed3r",
+    like: Annotated[
+        str | None, typer.Option(help="The shipped plan to start from; see `hansa ls plan`.  [default: digits-fed3r]")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--from", metavar="DATA", help="Instead: look at this folder or file of data.")
+    ] = None,
 ) -> None:
-    """Write a plan of your own to start from."""
+    """Write a plan of your own to start from: like a shipped one, or for data of your own."""
     from hansa.io.files import write_whole
     from hansa.io.names import bad_name
     from hansa.plan.files import named, shipped
 
-    known = shipped()
+    require(like is None or data is None, "A plan is like another one (--like) or from data (--from): say one.")
+    if data is not None:
+        from hansa.cli.advising import new_from
+
+        new_from(path, data)
+        return
+    known, like = shipped(), like or "digits-fed3r"
     if like not in known:
         raise HansaError(f"There is no shipped plan '{like}'.{did_you_mean(like, known)}")
     require(not (why := bad_name(path.stem)), f"A plan is named after its file, and {why}.")
@@ -91,6 +102,18 @@ def new_plan(
         raise HansaError(f"'{path}' cannot be written: there is no folder '{path.parent}'.")
     write_whole(path, named(known[like], path.stem).replace(f"hansa run {like}", f"hansa run {path}", 1))
     print(f"Wrote {path}. Next: hansa validate {path}")
+
+
+@app.command("advise")
+def advise_plans(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder or file of data.")],
+    out: Annotated[Path, typer.Option(help="The folder to write plans to.")] = Path("plans"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was seen and advised as JSON.")] = False,
+) -> None:
+    """Look at data, say which plans to try first and why, and write them."""
+    from hansa.cli.advising import advise
+
+    advise(data, out, as_json)
 
 
 @app.command()
