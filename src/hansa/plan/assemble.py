@@ -15,7 +15,7 @@ from hansa.data.sources.mixed import Mixed
 from hansa.data.sources.table import TableSource
 from hansa.data.split import Division
 from hansa.data.targets import Real
-from hansa.errors import HansaError, Problems, require
+from hansa.errors import HansaError, Problems, check_all, require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.module import FrozenModule
 from hansa.features.several import extractor_names
@@ -160,8 +160,17 @@ def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], .
 
 
 def check_phases(plan: Plan) -> None:
-    """Refuse phases that make sense on no data, before any is loaded."""
-    phases = phases_of(plan)
+    """Refuse phases that make sense on no data, before any is loaded; all that is wrong is told at once."""
+    phases, unknown = phases_of(plan), Task(plan.model, (1,), 1, SEVERAL)
+    check_all(
+        lambda: _check_each(plan, phases),
+        lambda: check_channel(plan.channel, phases, unknown),
+        lambda: check_privacy(phases, unknown, plan.channel),
+        lambda: check_sites(plan),
+    )
+
+
+def _check_each(plan: Plan, phases: Sequence[Phase]) -> None:
     problems = [why for phase in phases if (why := _no_chains(phase, SEVERAL))]
     problems += [why for phase in phases if (why := _no_forgetting(phase, SEVERAL))]
     problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_attack(one))]
@@ -169,10 +178,6 @@ def check_phases(plan: Plan) -> None:
     problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
-    unknown = Task(plan.model, (1,), 1, SEVERAL)
-    check_channel(plan.channel, phases, unknown)
-    check_privacy(phases, unknown, plan.channel)
-    check_sites(plan)
 
 
 def check_sites(plan: Plan) -> None:
