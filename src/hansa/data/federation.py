@@ -62,7 +62,7 @@ class Federation:
     encoding: Encoding | None = None  # how a table's columns became inputs, where the data came from a table
     public: ClientData | None = None  # samples that everybody may see, cut out of the test set
     characters: str = ""  # that token numbers stand for, where the inputs are text
-    pixels: PixelScale = ()  # what standardised the pictures, where the source was told to scale them
+    pixels: PixelScale = ()  # what standardised the inputs, where the source was told to scale them
     encodings: Mapping[str, Encoding] = field(default_factory=dict)  # by client, where each has columns of its own
     missing: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # … and what share of each has no value
 
@@ -169,7 +169,7 @@ def build_federation(
 
     A table is then filled and scaled by statistics of the rows that clients train on, of all together or of each by
     itself.  `prepare` may change the samples, not their number or order, knowing who does what with which.  Last,
-    pictures are standardised where the data set asks for it, by those that clients train on.
+    pictures or numbers are standardised where the data set asks for it, by those that clients train on.
     """
     test = test or TestSplit()
     require(not (why := no_common_samples(test) if data.apart else ""), why)
@@ -185,13 +185,15 @@ def build_federation(
     encoding = None if data.rule is None else data.rule.fit(data.train.x[division.trained()])
     data = data if encoding is None else _encoded(data, encoding)
     data = data if prepare is None else prepare(data, division)
-    pixels = fit_pixels(data.train, division.trained()) if data.standardise else ()
+    sums = fit_pixels(data.train, division.train.values()) if data.standardise else None
+    pixels = () if sums is None else sums.scale()
+    told = () if sums is None else (f"Inputs are scaled by sums of which every client would send {sums.nbytes} bytes.",)
     data = with_pixels(data, pixels) if pixels else data
     return Federation(
         clients=_clients(data, division),
         target=data.target,
         test=None if data.test is None or test.kind == "local" else data.test.take(others(len(data.test), public)),
-        notes=(*data.notes, *notes_on(data, parts, division, test)),
+        notes=(*data.notes, *notes_on(data, parts, division, test), *told),
         validation=data.train.take(division.validated()) if test.validation and test.kind != "local" else None,
         encoding=encoding,
         public=data.test.take(public) if data.test is not None and len(public) else None,

@@ -125,12 +125,18 @@ def _frozen_text() -> Table | None:
 
 
 def _arrays(file: Path) -> Draft:
-    return _with_features(_draft(file, "npz", {"path": str(file)}))
+    found = _with_features(_draft(file, "npz", {"path": str(file)}))
+    return _scaled(found) if found.kind == "numbers" else found
 
 
 def _with_features(draft: Draft) -> Draft:
     features = _frozen_pictures() if draft.kind == "pictures" else _frozen_text() if draft.kind == "text" else None
     return replace(draft, features=features)
+
+
+def _scaled(draft: Draft) -> Draft:
+    """Return a draft whose numbers are scaled, as columns of a table are."""
+    return replace(draft, source={**draft.source, "scale": "standard"}, data=replace(draft.data, standardise=True))
 
 
 def _saved(folder: Path) -> Draft | None:
@@ -142,7 +148,8 @@ def _leaf(path: Path) -> Draft | None:
     inside = [path] if path.is_file() else sorted(path.rglob("*.json"))[:1]
     if not inside or '"user_data"' not in inside[0].read_text(encoding="utf-8", errors="replace"):
         return None
-    return _with_features(_draft(path, "leaf", {"path": str(path)}))
+    found = _with_features(_draft(path, "leaf", {"path": str(path)}))
+    return _scaled(found) if found.kind == "numbers" else found
 
 
 def _pictures(folder: Path) -> Draft | None:

@@ -70,7 +70,7 @@ class Npz:
     size: int | None = None  # packed images are resized to so many pixels square
     tokens: bool = False  # whole-number inputs are token numbers, not features
     target: Kind | None = None  # what floats in 'y' are; whole numbers and text are classes unless it is "real"
-    scale: Scale = "unit"  # of pictures: [0, 1], or "standard", channels of mean 0 and deviation 1
+    scale: Scale = "unit"  # as they are, pictures in [0, 1]; "standard": channels or columns of mean 0, deviation 1
 
     def __post_init__(self) -> None:
         whole(self, "size", optional=True)
