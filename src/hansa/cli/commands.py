@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -213,7 +213,8 @@ def sweep_settings(
         return
     good = leave_out in ("client", "domain") and not halving
     require(good, f"--leave-out takes 'client' or 'domain', and no --halving. Got '{leave_out}'.")
-    run_folds(plan, changes or [], leave_out, out, seeds=seeds, jobs=jobs, as_json=as_json, trust=trust)
+    by: Literal["client", "domain"] = "client" if leave_out == "client" else "domain"
+    run_folds(plan, changes or [], by, out, seeds=seeds, jobs=jobs, as_json=as_json, trust=trust)
 
 
 @app.command()

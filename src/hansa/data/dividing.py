@@ -15,8 +15,8 @@ from hansa.seeds import numpy_generator
 
 
 def set_clients_aside(
-    data: Dataset, parts: Mapping[str, Array], test: TestSplit, rng: np.random.Generator
-) -> tuple[Dataset, Mapping[str, Array]]:
+    data: Dataset, parts: dict[str, Array], test: TestSplit, rng: np.random.Generator
+) -> tuple[Dataset, dict[str, Array]]:
     """Return the data set with the samples of held-out clients as its test set, and the clients that are left."""
     if test.by != "client":
         return data, parts

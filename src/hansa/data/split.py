@@ -17,8 +17,6 @@ from hansa.data.targets import Real, Target, class_names_of
 from hansa.errors import HansaError, require
 from hansa.seeds import numpy_generator
 
-MARKS = ("client", "domain", "group", "time")  # what a data set tells of every training sample
-
 
 @dataclass(frozen=True)
 class TestSplit:
@@ -144,8 +142,15 @@ def cut_global_test(data: Dataset, test: TestSplit, rng: np.random.Generator) ->
         train=ChosenSamples(data.train, train),
         test=ChosenSamples(data.train, held),
         client_test=None if data.client is None or test.by == "domain" else data.client[held],
-        **{name: None if (own := getattr(data, name)) is None else own[train] for name in MARKS},
+        client=_some(data.client, train),
+        domain=_some(data.domain, train),
+        group=_some(data.group, train),
+        time=_some(data.time, train),
     )
+
+
+def _some(values: Array | None, rows: Array) -> Array | None:
+    return None if values is None else values[rows]
 
 
 def _global(data: Dataset, test: TestSplit, rng: np.random.Generator) -> tuple[Array, Array]:

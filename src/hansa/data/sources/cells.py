@@ -113,5 +113,6 @@ def times_of(table: Any, column: str, place: Place) -> Array:
     if dated:
         seconds = table.column(column).cast(pa.timestamp("us")).cast(pa.int64())
         require(seconds.null_count == 0, f"{says}, and some rows have none; give one or remove the row.")
-        return seconds.to_numpy().astype(np.float64) / 1e6
+        found: Array = seconds.to_numpy().astype(np.float64) / 1e6
+        return found
     return numbers_of(table, column, place, "time")

@@ -82,7 +82,8 @@ class Leaf:
         require(fits, f"Samples of {values[0].size} numbers make no pictures of shape {self.shape}: correct 'shape'.")
         inside = bool(((values >= 0) & (values <= 1)).all())
         require(inside, f"With a 'shape', values must lie in [0, 1]. '{self.path}' has others: leave 'shape' out.")
-        return np.rint(values.reshape(len(values), *self.shape) * 255).astype(np.uint8)
+        pictures: Array = np.rint(values.reshape(len(values), *self.shape) * 255).astype(np.uint8)
+        return pictures
 
 
 def _users(path: str) -> list[tuple[str, list[Any], list[Any]]]:

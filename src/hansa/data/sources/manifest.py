@@ -68,9 +68,9 @@ class Manifest:
         names = {} if self.files is None else _file_names(existing_file(self.files, "list of files"))
         x, y, client = self._samples(table, names)
         domain = self._optional(table, "domain", self.domain, "domain")
-        test = (None, None, None) if held is None else self._samples(held, names)
+        x_test, y_test, client_test = (None, None, None) if held is None else self._samples(held, names)
         group = self._optional(table, "group", self.group, "group")
-        found = dataset_from_arrays(x, y, client, *test, domain, scale=self.scale, group=group)
+        found = dataset_from_arrays(x, y, client, x_test, y_test, client_test, domain, scale=self.scale, group=group)
         return replace(found, notes=(*found.notes, *note))
 
     def _left_out(self, split: Array) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def _parquet(file: Path) -> Table:
 
 
 def _rows(table: Table, chosen: Array) -> Table:
-    places = np.flatnonzero(chosen)
+    places = np.flatnonzero(chosen).tolist()
     return {name: [column[place] for place in places] for name, column in table.items()}
 
 
