@@ -80,9 +80,9 @@ def table(path: Path, header: str, *rows: str) -> Path:
 
 def test_columns_are_told_apart(tmp_path: Path) -> None:
     rows = [f"{row % 4}.5,s{row % 3},p{row // 2},2024-01-{row % 27 + 1:02d},{row / 7:.3f}" for row in range(60)]
-    draft = look(table(tmp_path / "t.csv", "dose,Hospital,patient,day,target", *rows))
+    draft = look(table(tmp_path / "t.csv", "dose,Hospital#,patient,day,target", *rows))
     told = {key: draft.source[key] for key in ("label", "target", "client", "group", "drop")}
-    assert told == {"label": "target", "target": "real", "client": "Hospital", "group": "patient", "drop": ["day"]}
+    assert told == {"label": "target", "target": "real", "client": "Hospital#", "group": "patient", "drop": ["day"]}
     assert draft.partition == {"name": "natural"} and draft.test == {"kind": "both", "by": "group"}
     assert draft.data.train.x.shape == (60, 1)
 
@@ -92,6 +92,7 @@ def test_texts_need_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path = table(tmp_path / "t.csv", "review,label", *rows)
     monkeypatch.setattr(looking, "has_module", lambda name: False)
     draft = look(path)
+    assert any("10 are simulated" in one for one in draft.guesses) and draft.partition["name"] == "dirichlet"
     assert draft.kind == "text" and draft.features is None and draft.source["rows"] == "text"
     from hansa.cli.advising import looked_at
 

@@ -68,13 +68,16 @@ class Draft:
         return {**kind, "by": "group"} if self.data.group is not None else kind
 
 
+_SIMULATED = f"the data names no clients, so {SIMULATED} are simulated; a column or array of names makes real ones"
+
+
 def look(path: str | Path) -> Draft:
     """Look at a file or folder, and load it as a first plan would."""
     root = existing(str(path), "data")
     for known in (_saved, _leaf, _pictures, _tables, _texts) if root.is_dir() else (_by_ending,):
         found = known(root)
         if found is not None:
-            return found
+            return found if "clients" not in found.partition else replace(found, guesses=(*found.guesses, _SIMULATED))
     raise HansaError(f"The folder '{path}' holds nothing that is known: no images, tables, LEAF files or texts.")
 
 
@@ -220,8 +223,13 @@ def _delimiter(file: Path) -> Table:
 
 
 def _first(wanted: Sequence[str], names: Iterable[str]) -> str | None:
-    by_name = {name.lower().strip(): name for name in names}
-    return next((by_name[one] for one in wanted if one in by_name), None)
+    by_letters = {_letters(name): name for name in names}
+    return next((by_letters[_letters(one)] for one in wanted if _letters(one) in by_letters), None)
+
+
+def _letters(name: str) -> str:
+    """Return a name's letters alone: 'Subject#' and 'subject' are one."""
+    return "".join(sign for sign in name.lower() if sign.isalpha())
 
 
 def _names_pictures(column: Any) -> bool:
