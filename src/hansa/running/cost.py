@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hansa.data.clients import OwnClient
 from hansa.data.dataset import Array
 from hansa.data.federation import Client
 from hansa.engines.session import NUMBERS
@@ -24,7 +23,7 @@ from hansa.orchestrate.planner import without
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import COUNTS
 from hansa.running.phase_run import PhaseRun
-from hansa.running.rehearsal import STEPS, Rehearsed, Seen, rehearsals
+from hansa.running.rehearsal import STEPS, FewSamples, Rehearsed, Seen, evaluating, rehearsals
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
 from hansa.training.wrappers import client_side, training_of
@@ -71,7 +70,8 @@ def _cost(experiment: Experiment, phase: Phase, found: Rehearsed) -> PhaseCost:
             columns["bytes_down"][at] += 0 if before else run.setup_bytes_of(client)
             columns["flops"][at] += sizes.flops(client, number, before)
             visits[client] += 1
-    columns["bytes_evaluate"] += _evaluations(found, phase)
+    told, speaks = _evaluations(found, phase), evaluating(experiment)
+    columns["bytes_evaluate"] += np.array([told[row[speaks.get(name, name)]] for name in row], dtype=np.int64)
     rate = _rate(run)
     overhead = max(0.0, found.seconds - found.flops / rate)
     return PhaseCost(
@@ -110,7 +110,7 @@ class Sizes:
         self.period, self.rounds = self.run.algorithm.exchanges, self.run.phase.rounds
         self._networks = {name: self.run.task.networks.get(name) for name in self.run.names}
         self._classes = {name: _classes(self.run.federation.clients[name]) for name in self.run.names}
-        self._like: dict[Hashable, Seen] = {}
+        self._like: dict[Hashable, Seen | None] = {}
         self._lines: dict[Hashable, tuple[float, float]] = {}
         self._own: dict[str, int] = {}
 
@@ -120,34 +120,35 @@ class Sizes:
         if not isinstance(adding, AddsUp) or self.run.experiment.channel is not None:
             return self._visit(client, number, visits).bytes_up
         if client not in self._own:  # which may depend on how many samples it has
-            shape = adding.upload_shape(self.run.task, _labels(self.clients[client]))
+            shape = adding.upload_shape(self.run.task, _labels(self.run.federation.clients[client]))
             self._own[client] = wire.cost(shape, NUMBERS)
         return self._own[client]
 
     def down(self, client: str, number: int, known: int) -> int:
         """Return the bytes of the round's message, where the server has met so many clients before."""
-        stage = self._round(number)
-        alike = [one for one in self.seen if self._networks[one.client] == self._networks[client]] or self.seen
-        key = ("down", self._networks[client], stage)
+        stage, network = self._round(number), ("network", self._networks[client])
+        found = self._seen_in(network if network in self._groups else "all", stage)
+        return found.bytes_down + (round(self.growing * (known - found.known)) if stage >= self.period else 0)
+
+    def _seen_in(self, group: Hashable, stage: int) -> Seen:
+        """Return a visit of a group in a round, or where there is none in the last one."""
+        key = ("down", group, stage)
         if key not in self._like:
-            self._like[key] = max(alike, key=lambda one: (one.round == stage, one.round))
+            self._like[key] = max(self._groups[group], key=lambda one: (one.round == stage, one.round))
         found = self._like[key]
-        return (
-            found.bytes_down + round(self.growing * (known - found.known)) if stage >= self.period else found.bytes_down
-        )
+        assert found is not None
+        return found
 
     @functools.cached_property
     def growing(self) -> float:
         """The bytes by which messages grow with every client that the server meets; 0 where they do not."""
-        last = [one for one in self.seen if one.round == self.rounds - self.period]
-        before = [one for one in self.seen if one.round == self.rounds - 2 * self.period]
-        pairs = [(a, b) for a in before for b in last if self._networks[a.client] == self._networks[b.client]]
-        steady = self.rounds < STEPS * self.period or not pairs or pairs[0][0].known == pairs[0][1].known
-        return (
-            0.0
-            if steady
-            else (pairs[0][1].bytes_down - pairs[0][0].bytes_down) / (pairs[0][1].known - pairs[0][0].known)
-        )
+        last = {self._networks[one.client]: one for one in self.seen if one.round == self.rounds - self.period}
+        before = {self._networks[one.client]: one for one in self.seen if one.round == self.rounds - 2 * self.period}
+        pairs = [(one, last[network]) for network, one in before.items() if network in last]
+        if self.rounds < STEPS * self.period or not pairs or pairs[0][0].known == pairs[0][1].known:
+            return 0.0
+        first, then = pairs[0]
+        return (then.bytes_down - first.bytes_down) / (then.known - first.known)
 
     def flops(self, client: str, number: int, visits: int) -> float:
         """Return the operations of a visit, which grow in a line with the samples that are computed on."""
@@ -169,24 +170,36 @@ class Sizes:
         return number if number < last else last + (number - last) % self.period
 
     def _visit(self, client: str, number: int, visits: int) -> Seen:
-        """Return the visit of the rehearsal that is most like another one."""
+        """Return the visit of the rehearsal that is most like another one: of the client, of its classes, or any."""
         stage, again = self._round(number), min(visits // self.period, 1)
-        key = (client, stage, again)
+        network = self._networks[client]
+        own, alike = ("client", client), ("classes", network, self._classes[client])
+        ways = ((own, 0), (alike, 0), (own, 1), (alike, 1), (("network", network), 0), (("network", network), 1))
+        found = (self._seen_as(group, stage, again, loose) for group, loose in (*ways, ("all", 1), ("all", 2)))
+        return next(one for one in found if one is not None)
+
+    def _seen_as(self, group: Hashable, stage: int, again: int, loose: int) -> Seen | None:
+        """Return the last visit of a group in such a round, for the first time or again, or where loose in any."""
+        key = (group, stage, again, loose)
         if key not in self._like:
-            network, classes = self._networks[client], self._classes[client]
-            self._like[key] = max(
-                self.seen,
-                key=lambda one: (
-                    self._networks[one.client] == network,
-                    one.round % self.period == stage % self.period,
-                    (one.round < self.period) == (stage < self.period),
-                    self._classes[one.client] == classes,
-                    min(one.visit, 1) == again,
-                    one.client == client,
-                    one.round,
-                ),
-            )
+            fitting = [one for one in self._groups.get(group, ()) if loose > 1 or self._fits(one, stage, again, loose)]
+            self._like[key] = max(fitting, key=lambda one: one.round, default=None)
         return self._like[key]
+
+    def _fits(self, one: Seen, stage: int, again: int, loose: int) -> bool:
+        same = one.round % self.period == stage % self.period and (one.round < self.period) == (stage < self.period)
+        return same and (loose == 1 or min(one.visit, 1) == again)
+
+    @functools.cached_property
+    def _groups(self) -> dict[Hashable, list[Seen]]:
+        """The visits of the rehearsal by client, by network and classes, by network, and all."""
+        found: dict[Hashable, list[Seen]] = {}
+        for one in self.seen:
+            network = self._networks[one.client]
+            classes = ("classes", network, self._classes[one.client])
+            for group in (("client", one.client), classes, ("network", network), "all"):
+                found.setdefault(group, []).append(one)
+        return found
 
     def _samples(self, size: int) -> float:
         """Return the samples that a visit computes on."""
@@ -195,8 +208,8 @@ class Sizes:
 
 
 def _classes(client: Client) -> tuple[int, ...]:
-    y = client.train.y
-    return () if y.is_floating_point() else tuple(torch.unique(y).tolist())
+    assert isinstance(client, FewSamples)
+    return () if client.labels.dtype.kind == "f" else tuple(np.unique(client.labels).tolist())
 
 
 def _line(x: list[float], y: list[float]) -> tuple[float, float]:
@@ -209,7 +222,8 @@ def _line(x: list[float], y: list[float]) -> tuple[float, float]:
 
 def _labels(client: Client) -> ClientData:
     """Return a client's labels without its inputs."""
-    y = torch.from_numpy(client.labels) if isinstance(client, OwnClient) else client.train.y
+    assert isinstance(client, FewSamples)
+    y = torch.from_numpy(client.labels)
     return ClientData(y.new_empty(len(y), 0), y)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import torch
+import numpy as np
 
+from hansa.data.clients import OwnClient, View
 from hansa.data.dataset import Array
-from hansa.data.federation import Federation
-from hansa.data.targets import Real
+from hansa.data.federation import Client, Federation, has_samples
 from hansa.engines.secure import secured
 from hansa.engines.serial import Serial
 from hansa.engines.session import Reply
@@ -43,12 +45,41 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FewSamples:
-    """A client that tells its true size and holds a few of its samples."""
+    """A client that tells its true size, and of which a few samples are read."""
 
-    train: ClientData
-    test: ClientData | None
-    validation: ClientData | None
-    size: int
+    client: Client
+    kept: int  # samples of every class, or of a real target twice as many in all
+    evaluates: bool
+
+    @functools.cached_property
+    def train(self) -> ClientData:
+        """The first samples of every class."""
+        rows = _some_of_each(self.labels, self.kept)
+        if isinstance(self.client, OwnClient):
+            held = self.client.train_rows
+            return View(held.samples, held.index[rows]).load()
+        data = self.client.train
+        return ClientData(data.x[rows], data.y[rows])
+
+    @functools.cached_property
+    def labels(self) -> Array:
+        """Labels of all its training samples."""
+        return self.client.labels if isinstance(self.client, OwnClient) else self.client.train.y.numpy()
+
+    @property
+    def test(self) -> ClientData | None:
+        """The first test samples, where this client stands for those that evaluate alike."""
+        return _first(self.client.test) if self.evaluates else None
+
+    @property
+    def validation(self) -> ClientData | None:
+        """The first validation samples, likewise."""
+        return _first(self.client.validation) if self.evaluates else None
+
+    @property
+    def size(self) -> int:
+        """All its training samples."""
+        return self.client.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +108,18 @@ class Notes(Ledger):
         super().__init__(run.names)
         self.run = run
         self.seen: list[Seen] = []
+        self._visits = Counter[str]()
+        self._known = (0, 0)  # a round, and how many clients the server had met when it began
 
     def add(self, reply: Reply, setup_bytes: int) -> None:
         """Charge a visit, and keep what it took beside what a first one brings."""
-        visit = sum(one.client == reply.client for one in self.seen) // self.run.algorithm.exchanges
-        known = len({one.client for one in self.seen if one.round < self.run.round})
-        samples = len(self.run.federation.clients[reply.client].train)
+        if self._known[0] != self.run.round:
+            self._known = (self.run.round, len(self._visits))
+        visit, samples = self._visits[reply.client], len(self.run.federation.clients[reply.client].train)
         sizes = (reply.bytes_up, reply.bytes_down, reply.numbers["flops"])
-        self.seen.append(Seen(reply.client, self.run.round, visit, known, samples, *sizes))
+        again = visit // self.run.algorithm.exchanges
+        self.seen.append(Seen(reply.client, self.run.round, again, self._known[1], samples, *sizes))
+        self._visits[reply.client] += 1
         super().add(reply, setup_bytes)
 
     def evaluated(self) -> Array:
@@ -107,7 +142,7 @@ class Rehearsed:
 def rehearsals(experiment: Experiment) -> Iterator[Rehearsed]:
     """Run the first rounds of every phase on few samples, each phase after the one before."""
     phases = tuple(_shortened(phase) for phase in experiment.phases)
-    few = replace(experiment, federation=_few(experiment.federation), phases=phases)
+    few = replace(experiment, federation=_few(experiment), phases=phases)
     store, run = MemoryStore(), experiment.origin
     for index in range(len(phases)):
         run = PhaseRun(few, index, store, run)
@@ -140,28 +175,35 @@ def _shortened(phase: Phase) -> Phase:
     return replace(phase, rounds=rounds, evaluate_every=1, remember="nothing", minimum=0.0, **plain)  # type: ignore[arg-type]
 
 
-def _few(federation: Federation) -> Federation:
+def evaluating(experiment: Experiment) -> dict[str, str]:
+    """Return for every client with samples to evaluate on the first one of the same network and kinds of samples."""
+    first: dict[Hashable, str] = {}
+    found = {}
+    for name, client in experiment.federation.clients.items():
+        splits = tuple(has_samples(client, split) for split in ("test", "validation"))
+        if any(splits):
+            found[name] = first.setdefault((experiment.task.networks.get(name), splits), name)
+    return found
+
+
+def _few(experiment: Experiment) -> Federation:
+    federation, speakers = experiment.federation, set(evaluating(experiment).values())
     clients = {
-        name: FewSamples(
-            _some_of_each(client.train, KEPT[place % len(KEPT)], isinstance(federation.target, Real)),
-            _first(client.test),
-            _first(client.validation),
-            client.size,
-        )
+        name: FewSamples(client, KEPT[place % len(KEPT)], name in speakers)
         for place, (name, client) in enumerate(federation.clients.items())
     }
     return replace(federation, clients=clients, test=_first(federation.test), validation=_first(federation.validation))
 
 
-def _some_of_each(data: ClientData, count: int, real: bool) -> ClientData:
-    """Return the first samples of every class; of a real target the first ones."""
-    if real:
-        return ClientData(data.x[: 2 * count], data.y[: 2 * count])
-    order = torch.argsort(data.y, stable=True)
-    counts = torch.bincount(data.y)
-    rank = torch.arange(len(order)) - (counts.cumsum(0) - counts)[data.y[order]]
-    rows = order[rank < count].sort().values
-    return ClientData(data.x[rows], data.y[rows])
+def _some_of_each(y: Array, count: int) -> Array:
+    """Return the first rows of every class; of a real target the first ones."""
+    if y.dtype.kind == "f":
+        return np.arange(min(len(y), 2 * count))
+    order = np.argsort(y, kind="stable")
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(y[order])) + 1])
+    rank = np.arange(len(y)) - np.repeat(starts, np.diff([*starts, len(y)]))
+    found: Array = np.sort(order[rank < count])
+    return found
 
 
 def _first(data: ClientData | None) -> ClientData | None:
