@@ -230,7 +230,7 @@ class Task:
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
     opened: int = 0  # clients without whom no sum of a round is opened, where each brings a share of the noise; else 0
     spans: tuple[tuple[str, int], ...] = ()  # of frozen features: every extractor's name and its number of columns
-    pixels: PixelScale = ()  # what standardised the inputs, where these are pictures that a source was told to scale
+    pixels: PixelScale = ()  # what standardised the inputs, by channel or column, where a source was told to
     characters: str = ""  # that token ids stand for, in their order; empty where they stand for none
     networks: Mapping[str, Network] = field(default_factory=dict)  # of clients that have another than the common one
     public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
@@ -445,7 +445,8 @@ def task_from_table(
     require(math.prod(task.input_shape) <= LARGEST, f"An 'input_shape' of {shape} cannot be: no sample is so large.")
     known = all(math.isfinite(mean) and 0 < deviation < math.inf for mean, deviation in task.pixels)
     fits = known and len(task.pixels) in (0, task.input_shape[0])
-    require(fits, f"The 'pixels' of a task are a mean and a deviation > 0 for every channel. Got {task.pixels}.")
+    says = "The 'pixels' of a task are a mean and a deviation > 0 for every channel or column"
+    require(fits, f"{says}. Got {task.pixels}.")
     require(task.temperature > 0, f"The 'temperature' of a task must be a number > 0. Got {task.temperature}.")
     known = len(task.rates) in (0, 2) and all(0 < rate < math.inf for rate in (task.pace, *task.rates))
     require(known, f"The 'pace' and both 'rates' of a task must be numbers > 0. Got {task.pace} and {task.rates}.")

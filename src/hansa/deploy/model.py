@@ -150,7 +150,9 @@ class DeployedModel:
         if x.shape[1:] == self.card.input_shape and x.dtype.kind in ("iu" if integers else "f"):
             good = bool(np.isfinite(x).all())
             require(good, "The samples hold a NaN or Inf; fill or drop missing values first.")
-            return torch.from_numpy(x.astype(np.int64 if integers else np.float32))
+            found = torch.from_numpy(x.astype(np.int64 if integers else np.float32))
+            columns = bool(self.task.pixels) and x.ndim == 2  # pictures of this shape are what the network reads
+            return standardised(found, self.task.pixels) if columns else found
         if self.card.features:
             return torch.from_numpy(self._features(x))
         if x.dtype.kind == "U":

@@ -23,6 +23,8 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "csv": "hansa.data.sources.table:Csv",
         "parquet": "hansa.data.sources.table:Parquet",
         "images": "hansa.data.sources.images:Images",
+        "manifest": "hansa.data.sources.manifest:Manifest",
+        "leaf": "hansa.data.sources.leaf:Leaf",
         "text": "hansa.data.sources.text:Text",
         "huggingface": "hansa.data.sources.huggingface:HuggingFace",
         "mixed": "hansa.data.sources.mixed:Mixed",

@@ -17,7 +17,7 @@ from hansa.data.split import Division
 from hansa.data.targets import Real
 from hansa.engines.flower import Flower
 from hansa.engines.vectorised import check_device
-from hansa.errors import HansaError, Problems, require
+from hansa.errors import HansaError, Problems, check_all, require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.module import FrozenModule
 from hansa.features.several import extractor_names
@@ -48,15 +48,23 @@ class Assembled:
     features: dict[str, Any] | None = None
 
 
-def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *, trust: TrustLike = False) -> Assembled:
+def assemble(
+    plan: Plan,
+    data: Data = None,
+    progress: Progress | None = None,
+    *,
+    trust: TrustLike = False,
+    extract: Callable[..., Extracted] = extract_features,
+) -> Assembled:
     """Make everything ready to run.  `data` stands in for the plan's own source, or for all of its data section.
 
     So do the clients of an engine whose sites hold their own data.
 
     `trust` is about the run that the plan continues, where it does: the import paths which that run's plan may name.
+    `extract` reads features, or makes some up.
     """
     check_device(plan.engine)
-    extraction = Extraction(plan, progress)
+    extraction = Extraction(plan, progress, extract)
     data = data or (plan.engine.elsewhere() if isinstance(plan.engine, Flower) else None)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     task = task_for(plan, federation, extraction.spans)
@@ -84,8 +92,8 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
 class Extraction:
     """Features in place of raw samples where the plan asks for them, and what that cost."""
 
-    def __init__(self, plan: Divided, progress: Progress | None):
-        self.plan, self.progress = plan, progress
+    def __init__(self, plan: Divided, progress: Progress | None, extract: Callable[..., Extracted] = extract_features):
+        self.plan, self.progress, self.extract = plan, progress, extract
         self.done: list[Extracted] = []  # one, or of several sources those that an extractor reads
 
     def features(self, data: Dataset) -> Dataset:
@@ -106,7 +114,7 @@ class Extraction:
         return replace(data, train=replace(data.train, x=reader.tokens(data.train.x)), test=test)
 
     def _read(self, data: Dataset) -> Dataset:
-        self.done.append(extract_features(data, *self.plan.data.features, progress=self.progress))
+        self.done.append(self.extract(data, *self.plan.data.features, progress=self.progress))
         return self.done[-1].data
 
     def shifted_features(self, data: Dataset, division: Division) -> Dataset:
@@ -189,8 +197,17 @@ def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], .
 
 
 def check_phases(plan: Plan) -> None:
-    """Refuse phases that make sense on no data, before any is loaded."""
-    phases = phases_of(plan)
+    """Refuse phases that make sense on no data, before any is loaded; all that is wrong is told at once."""
+    phases, unknown = phases_of(plan), Task(plan.model, (1,), 1, SEVERAL)
+    check_all(
+        lambda: _check_each(plan, phases),
+        lambda: check_channel(plan.channel, phases, unknown, plan.engine),
+        lambda: check_privacy(phases, unknown, plan.channel),
+        lambda: check_sites(plan),
+    )
+
+
+def _check_each(plan: Plan, phases: Sequence[Phase]) -> None:
     problems = [why for phase in phases if (why := _no_chains(phase, SEVERAL))]
     problems += [why for phase in phases if (why := _no_forgetting(phase, SEVERAL))]
     problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_attack(one))]
@@ -198,10 +215,6 @@ def check_phases(plan: Plan) -> None:
     problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
-    unknown = Task(plan.model, (1,), 1, SEVERAL)
-    check_channel(plan.channel, phases, unknown, plan.engine)
-    check_privacy(phases, unknown, plan.channel)
-    check_sites(plan)
 
 
 def check_sites(plan: Plan) -> None:

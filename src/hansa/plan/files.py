@@ -121,7 +121,7 @@ def anchor(table: dict[str, Any], folder: Path) -> None:
 
 
 def _anchor_source(source: dict[str, Any], folder: Path) -> None:
-    for key in ("path", "clients_from"):
+    for key in ("path", "clients_from", "test_path", "root", "files"):
         if isinstance(source.get(key), list):
             source[key] = [_placed(path, folder) for path in source[key]]
         elif key in source:
