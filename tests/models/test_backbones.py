@@ -159,6 +159,10 @@ def test_weights_are_read_once(resnet: str, monkeypatch: pytest.MonkeyPatch) -> 
             torch.manual_seed(5)
             drawn.append(TransformersModel(resnet).build((3, 32, 32), 3).state_dict()["head.weight"])
     assert torch.equal(*drawn)
+    transformers._loaded.cache_clear()
+    with torch.device("meta"):  # as files of large models are checked
+        assert TransformersModel(resnet).build((3, 32, 32), 5000).get_submodule("head").weight.is_meta
+    assert not any(leaf.is_meta for leaf in TransformersModel(resnet).build((3, 32, 32), 3).state_dict().values())
 
 
 def test_a_source_that_has_normalised_pictures_is_refused(resnet: str) -> None:

@@ -77,8 +77,8 @@ def class_sums(task: Task, data: ClientData, products: Precision) -> tuple[Tenso
     moment = torch.zeros(head_width(task.params()), task.num_classes, dtype=torch.float64)
     counts = torch.zeros(task.num_classes, dtype=torch.float64)
     for z, y in blocks(task, task.params(), data, products):
-        moment.index_add_(1, y, z.T.double())
-        counts += torch.bincount(y, minlength=task.num_classes)
+        moment.index_add_(1, y.cpu(), z.T.double().cpu())  # from whatever device the network is on
+        counts += torch.bincount(y.cpu(), minlength=task.num_classes)
     return moment, counts
 
 

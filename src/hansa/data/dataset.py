@@ -41,7 +41,8 @@ class Samples:
         """Return some samples as tensors a model reads: images become channels × H × W in [0, 1]."""
         x = self.x[index]
         if x.dtype.kind == "U":
-            raise HansaError("The inputs are text, and a model reads numbers: set data.features to a text encoder.")
+            says = "The inputs are text, and this model reads numbers"
+            raise HansaError(f"{says}: set data.features to a text encoder, or train one, the model 'transformers'.")
         if x.dtype == np.uint8:
             x = np.moveaxis(x[..., None] if x.ndim == 3 else x, -1, 1).astype(np.float32) / 255
         return ClientData(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(self.y[index]))

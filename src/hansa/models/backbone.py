@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -34,6 +35,13 @@ class Backbone(nn.Module):
         if torch.is_grad_enabled() or len(x) <= ROWS:
             return self.through(self.network, x)
         return torch.cat([self.through(self.network, part) for part in torch.split(x, ROWS)])
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Load something as if nobody had asked: no draw of a generator, no device of a caller's choice."""
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        yield
 
 
 def shared_copy(network: nn.Module) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest_files
-from hansa.models.backbone import Backbone, Norm, check_recomputed, recomputed, shared_copy, with_norm
+from hansa.models.backbone import Backbone, Norm, apart, check_recomputed, recomputed, shared_copy, with_norm
 from hansa.models.processor import Processor
 from hansa.models.split import Split, image_shape
 
@@ -85,10 +85,10 @@ def _loaded(variant: int, file: Path) -> Any:
     package = _package("efficientnet_lite_pytorch")
     # Its convolutions keep the padding of the size they were trained at; padding made for `size` is worse on CIFAR.
     # Blocks are never left out at random, as in training on ImageNet: fine-tuning takes few steps.
-    with torch.random.fork_rng(devices=[]):  # a head is drawn alike whether or not the network was there before
+    with apart():  # a head is drawn alike whether or not the network was there before
         network = package.EfficientNet.from_name(f"efficientnet-lite{variant}", drop_connect_rate=0.0)
-    # The package ships a torch file and nothing else; weights_only reads tensors and runs no code.
-    network.load_state_dict(torch.load(file, weights_only=True))
+        # The package ships a torch file and nothing else; weights_only reads tensors and runs no code.
+        network.load_state_dict(torch.load(file, weights_only=True))
     return network.eval().to(memory_format=torch.channels_last)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest_files
-from hansa.models.backbone import Backbone, Norm, check_recomputed, recomputed, shared_copy, with_norm
+from hansa.models.backbone import Backbone, Norm, apart, check_recomputed, recomputed, shared_copy, with_norm
 from hansa.models.processor import Processor
 from hansa.models.split import Split, image_shape
 
@@ -77,9 +77,9 @@ class TransformersModel:
         if self.recompute:
             recomputed(network)
         features = self._images(network, input_shape) if reads_images(network) else self._texts(network, input_shape)
-        with torch.no_grad():
+        with torch.no_grad(), apart():
             kind = torch.float32 if reads_images(network) else torch.long
-            width = features.eval()(torch.ones((1, *input_shape), dtype=kind, device="cpu")).shape[1]
+            width = features.eval()(torch.ones((1, *input_shape), dtype=kind)).shape[1]
         return Split(features, nn.Linear(width, outputs)).train()
 
     def _images(self, network: Any, input_shape: tuple[int, ...]) -> Backbone:
@@ -126,7 +126,7 @@ class TransformersModel:
 @functools.lru_cache(maxsize=4)
 def _loaded(folder: Path, told: str, pooler: bool) -> Any:
     """Load an encoder once for a process."""
-    with torch.random.fork_rng(devices=[]):  # a head is drawn alike whether or not the encoder was there before
+    with apart():  # a head is drawn alike whether or not the encoder was there before
         return load_encoder(folder, told, pooler=pooler)
 
 
