@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from battery import ALGORITHMS, CHANNELS, ORCHESTRATIONS, experiment, federation, outcome
 
+from hansa.orchestrate.star import Star
 from hansa.running.cost import PhaseCost, predict
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.phase_run import PhaseRun
+from hansa.running.rehearsal import MOST, rehearsals
 
 BYTES = ("visits", "bytes_up", "bytes_down", "bytes_evaluate")
 # One of every way in which messages have sizes: constant, by classes, by samples, by exchange, by network, by visit.
@@ -79,3 +81,13 @@ def test_messages_that_grow_with_the_clients_are_said_to_be_rough() -> None:
     (found,), (run, _) = predict(made), outcome(made)
     charged = run.ledger.tree()["bytes_down"].sum().item()
     assert not found.exact and abs(found.total("bytes_down") / charged - 1) < 0.1
+
+
+def test_a_large_round_is_rehearsed_by_a_few_of_its_clients() -> None:
+    data, star = federation(80), Star(80)
+    made = experiment(ALGORITHMS["fedavg/head"], rounds=2, data=data, orchestration=star)
+    (found,) = rehearsals(made)
+    assert len({one.client for one in found.seen}) == MOST
+    agrees(made)
+    (secret,) = rehearsals(replace(made, channel=CHANNELS["secure-sum"]))  # whose messages grow with everyone
+    assert len({one.client for one in secret.seen}) == 80
