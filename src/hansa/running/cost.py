@@ -250,7 +250,8 @@ def _batch(run: PhaseRun) -> tuple[Task, torch.Tensor]:
     data = run.federation.clients[name].train
     training = training_of(run.algorithm)
     size = run.federation.clients[name].size
-    rows = torch.arange(min(training.batch_size, size) if training else size) % len(data)
+    count = min(training.batch_size, size) if training else size
+    rows = torch.arange(max(2, count)) % len(data)  # norms over a batch need two samples
     return run.side.view(name, data), data.x[rows]
 
 
@@ -298,7 +299,7 @@ def _rate(run: PhaseRun) -> float:
         out = view.forward({**{key: leaf.clone() for key, leaf in params.items()}, **moving}, x, training=True)
         torch.autograd.grad(out.square().sum(), list(moving.values()), allow_unused=True)
 
-    return training.flops(view) * len(x) / _time(step)
+    return max(training.flops(view) * len(x) / _time(step), 1.0)
 
 
 def _time(work: Callable[[], object]) -> float:
