@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "the classes of few samples do not depend on the client",
         "data/split.py",
-        "numpy_generator(seed, name))",
-        "numpy_generator(seed))",
+        "dirichlet(np.full(classes, test.train_alpha), numpy_generator(seed, name))",
+        "dirichlet(np.full(classes, test.train_alpha), numpy_generator(seed))",
         "tests/data/test_few_samples.py",
     ),
     Mutant(
@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     Mutant(
         "the validation cut ignores the seed",
-        "data/federation.py",
+        "data/dividing.py",
         'rng = numpy_generator(seed, "data", "validation")',
         'rng = numpy_generator(0, "data", "validation")',
         "tests/data",
@@ -319,7 +319,7 @@ MUTANTS = (
     Mutant(
         "clients are tested on public samples",
         "data/federation.py",
-        "data.test.take(_others(len(data.test), public))",
+        "data.test.take(others(len(data.test), public))",
         "data.test.take(np.arange(len(data.test)))",
         "tests/orchestrate",
     ),
@@ -473,9 +473,23 @@ MUTANTS = (
     Mutant(
         "pictures are standardised by validation samples too",
         "data/federation.py",
-        "fit_pixels(data.train, division.trained())",
-        "fit_pixels(data.train, np.arange(len(data.train)))",
+        "fit_pixels(data.train, division.train.values())",
+        "fit_pixels(data.train, [np.arange(len(data.train))])",
         "tests/data/test_pixel_scale.py",
+    ),
+    Mutant(
+        "held-out clients stay among those that train",
+        "data/cuts.py",
+        "for name, index in parts.items() if name not in gone",
+        "for name, index in parts.items()",
+        "tests/data/test_cuts.py",
+    ),
+    Mutant(
+        "a cost forgets what a first visit brings",
+        "running/cost.py",
+        "0 if before else run.setup_bytes_of(client)",
+        "0",
+        "tests/laws/test_predicted_cost.py",
     ),
     Mutant(
         "table scaling looks at test rows",

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from battery import ALGORITHMS, CHANNELS, ORCHESTRATIONS, experiment, federation, outcome
 
+from hansa.orchestrate.star import Star
+from hansa.running import rehearsal
 from hansa.running.cost import PhaseCost, predict
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.phase_run import PhaseRun
@@ -79,3 +81,13 @@ def test_messages_that_grow_with_the_clients_are_said_to_be_rough() -> None:
     (found,), (run, _) = predict(made), outcome(made)
     charged = run.ledger.tree()["bytes_down"].sum().item()
     assert not found.exact and abs(found.total("bytes_down") / charged - 1) < 0.1
+
+
+def test_a_large_round_is_rehearsed_by_a_few_of_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "MOST", 4)
+    made = experiment(ALGORITHMS["fedavg/head"], rounds=2, orchestration=Star(7))
+    (found,) = rehearsal.rehearsals(made)
+    assert len({one.client for one in found.seen}) == 4
+    agrees(made)
+    (secret,) = rehearsal.rehearsals(replace(made, channel=CHANNELS["secure-sum"]))  # whose messages grow with everyone
+    assert len({one.client for one in secret.seen}) == 7

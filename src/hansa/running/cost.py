@@ -23,12 +23,14 @@ from hansa.orchestrate.planner import without
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import COUNTS
 from hansa.running.phase_run import PhaseRun
-from hansa.running.rehearsal import STEPS, FewSamples, Rehearsed, Seen, evaluating, rehearsals
+from hansa.running.rehearsal import STEPS, FewSamples, Rehearsed, Seen, classes_of, evaluating, rehearsals
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
 from hansa.training.wrappers import client_side, training_of
 from hansa.tree import Tree
 
+Group = tuple[Hashable, ...]  # of visits: a kind of group, and which one
+EVERY: Group = ("all",)
 MATRIX = 512  # rows of the matrices whose product is timed
 
 
@@ -73,15 +75,15 @@ def _cost(experiment: Experiment, phase: Phase, found: Rehearsed) -> PhaseCost:
     told, speaks = _evaluations(found, phase), evaluating(experiment)
     columns["bytes_evaluate"] += np.array([told[row[speaks.get(name, name)]] for name in row], dtype=np.int64)
     rate = _rate(run)
-    overhead = max(0.0, found.seconds - found.flops / rate)
+    overhead = max(0.0, found.seconds - found.flops / rate) / max(found.visits, 1)  # of a visit
     return PhaseCost(
         phase.name,
         tuple(row),
         columns,
-        float(columns["flops"].sum()) / rate + phase.rounds * overhead,
+        float(columns["flops"].sum()) / rate + visits.total() * overhead,
         _client_memory(run),
         _bytes(run.server) + max((one.bytes_up for one in found.seen), default=0),
-        exact=not sizes.growing and not (run.described and phase.orchestration.grouped),
+        exact=not sizes.growing and not sizes.rough and not (run.described and phase.orchestration.grouped),
     )
 
 
@@ -109,16 +111,19 @@ class Sizes:
         self.run, self.clients, self.seen = found.run, clients, found.seen
         self.period, self.rounds = self.run.algorithm.exchanges, self.run.phase.rounds
         self._networks = {name: self.run.task.networks.get(name) for name in self.run.names}
-        self._classes = {name: _classes(self.run.federation.clients[name]) for name in self.run.names}
+        self._classes = {name: classes_of(self.run.federation.clients[name]) for name in self.run.names}
         self._like: dict[Hashable, Seen | None] = {}
         self._lines: dict[Hashable, tuple[float, float]] = {}
         self._own: dict[str, int] = {}
+        self.rough = False  # whether a client's classes were never rehearsed, and uploads depend on them
 
     def up(self, client: str, number: int, visits: int) -> int:
         """Return the bytes of an upload."""
         adding = client_side(self.run.algorithm)
         if not isinstance(adding, AddsUp) or self.run.experiment.channel is not None:
-            return self._visit(client, number, visits).bytes_up
+            found, group = self._visit(client, number, visits)
+            self.rough = self.rough or (group[0] in ("network", "all") and self._unlike(group))
+            return found.bytes_up
         if client not in self._own:  # which may depend on how many samples it has
             shape = adding.upload_shape(self.run.task, _labels(self.run.federation.clients[client]))
             self._own[client] = wire.cost(shape, NUMBERS)
@@ -127,10 +132,10 @@ class Sizes:
     def down(self, client: str, number: int, known: int) -> int:
         """Return the bytes of the round's message, where the server has met so many clients before."""
         stage, network = self._round(number), ("network", self._networks[client])
-        found = self._seen_in(network if network in self._groups else "all", stage)
+        found = self._seen_in(network if network in self._groups else EVERY, stage)
         return found.bytes_down + (round(self.growing * (known - found.known)) if stage >= self.period else 0)
 
-    def _seen_in(self, group: Hashable, stage: int) -> Seen:
+    def _seen_in(self, group: Group, stage: int) -> Seen:
         """Return a visit of a group in a round, or where there is none in the last one."""
         key = ("down", group, stage)
         if key not in self._like:
@@ -152,7 +157,7 @@ class Sizes:
 
     def flops(self, client: str, number: int, visits: int) -> float:
         """Return the operations of a visit, which grow in a line with the samples that are computed on."""
-        key = self._work_of(self._visit(client, number, visits))
+        key = self._work_of(self._visit(client, number, visits)[0])
         if key not in self._lines:
             alike = [one for one in self.seen if self._work_of(one) == key]
             self._lines[key] = _line([self._samples(one.samples) for one in alike], [one.flops for one in alike])
@@ -169,16 +174,21 @@ class Sizes:
         last = self.rounds - self.period
         return number if number < last else last + (number - last) % self.period
 
-    def _visit(self, client: str, number: int, visits: int) -> Seen:
+    def _visit(self, client: str, number: int, visits: int) -> tuple[Seen, Group]:
         """Return the visit of the rehearsal that is most like another one: of the client, of its classes, or any."""
         stage, again = self._round(number), min(visits // self.period, 1)
         network = self._networks[client]
-        own, alike = ("client", client), ("classes", network, self._classes[client])
-        ways = ((own, 0), (alike, 0), (own, 1), (alike, 1), (("network", network), 0), (("network", network), 1))
-        found = (self._seen_as(group, stage, again, loose) for group, loose in (*ways, ("all", 1), ("all", 2)))
-        return next(one for one in found if one is not None)
+        own, alike, any_of = ("client", client), ("classes", network, self._classes[client]), ("network", network)
+        ways = ((own, 0), (alike, 0), (own, 1), (alike, 1), (any_of, 0), (any_of, 1), (EVERY, 1), (EVERY, 2))
+        found = ((self._seen_as(group, stage, again, loose), group) for group, loose in ways)
+        return next((one, group) for one, group in found if one is not None)
 
-    def _seen_as(self, group: Hashable, stage: int, again: int, loose: int) -> Seen | None:
+    def _unlike(self, group: Group) -> bool:
+        """Tell whether uploads of a group have different sizes in the same round."""
+        sizes: dict[int, int] = {}
+        return any(sizes.setdefault(one.round, one.bytes_up) != one.bytes_up for one in self._groups[group])
+
+    def _seen_as(self, group: Group, stage: int, again: int, loose: int) -> Seen | None:
         """Return the last visit of a group in such a round, for the first time or again, or where loose in any."""
         key = (group, stage, again, loose)
         if key not in self._like:
@@ -191,13 +201,13 @@ class Sizes:
         return same and (loose == 1 or min(one.visit, 1) == again)
 
     @functools.cached_property
-    def _groups(self) -> dict[Hashable, list[Seen]]:
+    def _groups(self) -> dict[Group, list[Seen]]:
         """The visits of the rehearsal by client, by network and classes, by network, and all."""
-        found: dict[Hashable, list[Seen]] = {}
+        found: dict[Group, list[Seen]] = {}
         for one in self.seen:
             network = self._networks[one.client]
             classes = ("classes", network, self._classes[one.client])
-            for group in (("client", one.client), classes, ("network", network), "all"):
+            for group in (("client", one.client), classes, ("network", network), EVERY):
                 found.setdefault(group, []).append(one)
         return found
 
@@ -205,11 +215,6 @@ class Sizes:
         """Return the samples that a visit computes on."""
         training = training_of(self.run.algorithm)
         return size if training is None else training.samples(size)
-
-
-def _classes(client: Client) -> tuple[int, ...]:
-    assert isinstance(client, FewSamples)
-    return () if client.labels.dtype.kind == "f" else tuple(np.unique(client.labels).tolist())
 
 
 def _line(x: list[float], y: list[float]) -> tuple[float, float]:
@@ -245,7 +250,8 @@ def _batch(run: PhaseRun) -> tuple[Task, torch.Tensor]:
     data = run.federation.clients[name].train
     training = training_of(run.algorithm)
     size = run.federation.clients[name].size
-    rows = torch.arange(min(training.batch_size, size) if training else size) % len(data)
+    count = min(training.batch_size, size) if training else size
+    rows = torch.arange(max(2, count)) % len(data)  # norms over a batch need two samples
     return run.side.view(name, data), data.x[rows]
 
 
@@ -293,7 +299,7 @@ def _rate(run: PhaseRun) -> float:
         out = view.forward({**{key: leaf.clone() for key, leaf in params.items()}, **moving}, x, training=True)
         torch.autograd.grad(out.square().sum(), list(moving.values()), allow_unused=True)
 
-    return training.flops(view) * len(x) / _time(step)
+    return max(training.flops(view) * len(x) / _time(step), 1.0)
 
 
 def _time(work: Callable[[], object]) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from hansa.channels.secure_sum import SecureSum
 from hansa.data.clients import OwnClient, View
 from hansa.data.dataset import Array
 from hansa.data.federation import Client, Federation, has_samples
@@ -18,6 +19,7 @@ from hansa.engines.serial import Serial
 from hansa.engines.session import Reply
 from hansa.io.store import MemoryStore
 from hansa.orchestrate.planner import Leg, Planner
+from hansa.payload import Role
 from hansa.running.evaluate import evaluate
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import Ledger
@@ -27,6 +29,7 @@ from hansa.task import ClientData
 
 STEPS = 4  # of the server: the first, one that meets the same clients again, and two that meet others
 KEPT = (2, 4)  # samples of every class, of every second client: two numbers tell how operations grow with samples
+MOST = 64  # chains of a round that are visited, where one client more or less changes no message
 TESTED = 2  # samples that an evaluation is rehearsed on
 
 
@@ -83,14 +86,25 @@ class FewSamples:
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
-    """A planner whose second round is the first once more, so that clients are met again."""
+class Rehearsing:
+    """A planner whose second round is the first once more, so that clients are met again, and whose rounds are small.
+
+    Of many chains those are kept whose first clients have other classes than the ones before.
+    """
 
     planner: Planner
+    most: int | None
+    kind: Callable[[str], Hashable]
 
     def round(self, number: int) -> list[Leg]:
         """Return the legs of the round that is rehearsed."""
-        return self.planner.round(max(0, number - 1))
+        legs = self.planner.round(max(0, number - 1))
+        if self.most is None or len(legs) <= self.most:
+            return legs
+        seen: dict[Hashable, int] = {}
+        first = [seen.setdefault(self.kind(leg.chain[0]), place) == place for place, leg in enumerate(legs)]
+        order = sorted(range(len(legs)), key=lambda place: not first[place])
+        return [legs[place] for place in sorted(order[: self.most])]
 
     def merges(self, number: int) -> bool:
         """Tell that the server always steps."""
@@ -136,6 +150,7 @@ class Rehearsed:
     before: Array  # bytes of evaluating what the phase starts from
     evaluated: Sequence[Array]  # … and of the evaluation after each round
     seconds: float
+    visits: int
     flops: float
 
 
@@ -152,7 +167,7 @@ def rehearsals(experiment: Experiment) -> Iterator[Rehearsed]:
 def _rehearse(run: PhaseRun, starts: bool) -> Rehearsed:
     run.ledger = notes = Notes(run)
     planner = run.planner
-    run.planner = Repeated(planner)
+    run.planner = Rehearsing(planner, _most(run), lambda name: classes_of(run.federation.clients[name]))
     evaluated, seconds, rounds = list[Array](), 0.0, run.phase.rounds
     with Serial().open(run.context) as opened:
         session = secured(opened, run.context)
@@ -164,8 +179,20 @@ def _rehearse(run: PhaseRun, starts: bool) -> Rehearsed:
             seconds = run_round(run, session)["seconds"]
             evaluated.append(notes.evaluated() - known)
     run.planner = planner
-    flops = sum(one.flops for one in notes.seen if one.round == run.round)
-    return Rehearsed(run, notes.seen, before, evaluated, seconds, flops)
+    last = [one.flops for one in notes.seen if one.round == run.round]
+    return Rehearsed(run, notes.seen, before, evaluated, seconds, len(last), sum(last))
+
+
+def _most(run: PhaseRun) -> int | None:
+    """Return how many chains of a round are enough; None where every client of a round changes the others' messages."""
+    together = isinstance(run.experiment.channel, SecureSum) or Role.EACH in run.algorithm.uplink.values()
+    return None if together else MOST
+
+
+def classes_of(client: Client) -> tuple[int, ...]:
+    """Return the classes that a client of the rehearsal has; none of a real target."""
+    assert isinstance(client, FewSamples)
+    return () if client.labels.dtype.kind == "f" else tuple(np.unique(client.labels).tolist())
 
 
 def _shortened(phase: Phase) -> Phase:

@@ -42,9 +42,7 @@ class Manifest:
     test_path: str | None = None  # another table, of the test images
     root: str | None = None  # the folder that image files are in; else the table's own
     files: str | None = None  # a JSON file of `images`, each with an `id` and a `file_name`: 'image' is then an id
-    group: str | None = (
-        None  # the column of what test cuts keep together (data.test.by); else 'group', where it is there
-    )
+    group: str | None = None  # the column of what test cuts keep together; else 'group', where it is there
     size: int | None = None  # pixels square to resize to; images of different sizes need it
     scale: Scale = "unit"  # [0, 1], or "standard": channels of mean 0 and deviation 1
 
