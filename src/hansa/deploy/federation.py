@@ -211,7 +211,7 @@ def _alive(folder: Path) -> int | None:
 def status(folder: Path) -> dict[str, Any]:
     """Tell whether the server runs, and which of the sites are connected."""
     file, running = read(folder), _alive(folder) is not None
-    connected = Relay(folder / SOCKET, {}).sites() if running else []
+    connected = Relay(folder / SOCKET).sites() if running else []
     return {"running": running, "sites": {name: name in connected for name in file.sites}}
 
 

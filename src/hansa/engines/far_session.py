@@ -7,18 +7,20 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from hansa.channels.terms import Terms
 from hansa.data.federation import samples_of
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Carrier
 from hansa.engines.client_side import AT_SITE
 from hansa.engines.errands import Message, phase_message, request_message, sides_of
 from hansa.engines.lanes import Ahead, visits_before
-from hansa.engines.letters import Answer, Evaluation, Letter, Superseded, Visit, sentence
+from hansa.engines.letters import Answer, Evaluation, Letter, Masking, Superseded, Visit, sentence
+from hansa.engines.members import SumStep
 from hansa.engines.session import (
     NUMBERS,
     ClientFailed,
@@ -30,8 +32,10 @@ from hansa.engines.session import (
     RoundServer,
     States,
     client_errors,
+    in_time,
     receive,
 )
+from hansa.engines.site_members import card_tree
 from hansa.errors import HansaError, HansaWarning, require
 from hansa.io import wire
 from hansa.metrics.suite import OBSERVED, is_sum, rows_of, stack_rows
@@ -53,13 +57,46 @@ class Asked:
     rows: list[Tree] = field(default_factory=list)
 
 
+class Enclosed:
+    """The messages of a letter, each of them once."""
+
+    def __init__(self, first: Sequence[Message]):
+        self.messages = list(first)
+        self._places: dict[int, tuple[int, Tree]] = {}  # and the message, so that no other one takes its address
+
+    def place(self, tree: Tree) -> int:
+        """Enclose a message, and return its place."""
+        if id(tree) not in self._places:
+            self._places[id(tree)] = len(self.messages), tree
+            self.messages.append(wire.parts(tree))
+        return self._places[id(tree)][0]
+
+
 @dataclass
 class Draft:
     """A letter while it is written: errands, and the messages that they name by their place."""
 
     visits: list[Ahead] = field(default_factory=list)
+    inboxes: Mapping[str, Tree] = field(default_factory=dict)  # by client, where uploads are masked for the sum of
+    terms: Terms | None = None  # … these terms
+    maskings: list[tuple[SumStep, str]] = field(default_factory=list)  # and the client
     evaluations: list[tuple[Asked, list[int]]] = field(default_factory=list)  # and the places of clients in a request
     number: int = 0  # of the letter
+
+    def sums(self) -> list[Terms]:
+        """Return the terms of all secure sums that the letter is about."""
+        visited = [] if self.terms is None else [self.terms]
+        return list(dict.fromkeys([*visited, *(step.terms for step, _ in self.maskings)]))
+
+
+def _evaluations(draft: Draft, enclosed: Enclosed) -> Iterator[Evaluation]:
+    for asked, chosen in draft.evaluations:
+        head, sent = request_message(asked.request)
+        clients = tuple(asked.request.clients[place] for place in chosen)
+        states = tuple(asked.states[client] for client in clients)
+        same = {key: head[key] for key in ("split", "start", "public")}
+        yield Evaluation(clients, states, served=len(enclosed.messages), **same)
+        enclosed.messages.extend(sent)
 
 
 @dataclass
@@ -73,6 +110,7 @@ class FarSession(Counted):
     carrier: Carrier = field(kw_only=True)
     patience: float = field(kw_only=True)
     number: int = 0  # of letters so far
+    trips: int = 0  # to the sites and back, so far
     told: set[str] = field(default_factory=set)  # sites that know the phase
     waiting: list[Asked] = field(default_factory=list)  # evaluations that travel with the next letters
     replaced: dict[str, list[str]] = field(default_factory=dict)  # by client: versions before the one of the run
@@ -100,6 +138,7 @@ class FarSession(Counted):
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Yield the lanes' uploads in their order; clients of one chain are visited one trip after the other."""
         order, visits = deque(Ahead(lane, lane.down) for lane in lanes), visits_before(lanes)
+        trips = self.trips
         while order:
             drafts: dict[str, Draft] = {}
             for state in order:
@@ -115,6 +154,55 @@ class FarSession(Counted):
                 ended = order.popleft()
                 if ended.total is not None:
                     yield ended.lane.line, ended.total
+        server.note({"trips": self.trips - trips})
+
+    # ------------------------------------------------------------------------- secure sums, whose members are at sites
+
+    @property
+    def seconds(self) -> None:
+        """Nobody knows: what sites would tell of their processors need not be true."""
+        return None
+
+    def cards(self, clients: Sequence[str]) -> Mapping[str, Tree]:
+        """Return what clients advertised when their sites said who is there."""
+        for client in clients:
+            says = f"The site of client '{client}' has no key for secure sums"
+            require(bool(self.carrier.cards.get(client)), f"{says}: see 'hansa site key', or leave out the channel.")
+        return {client: card_tree(self.carrier.cards[client]) for client in clients}
+
+    def tell(self, task: Task, steps: Sequence[SumStep]) -> list[dict[str, Tree | ClientFailed]]:
+        """Bring the messages of some steps to their clients by one trip; return their answers, by step."""
+        drafts: dict[str, Draft] = {}
+        for step in steps:
+            for client in step.clients:
+                drafts.setdefault(self._home(client), Draft()).maskings.append((step, client))
+        found: list[dict[str, Tree | ClientFailed]] = [{} for _ in steps]
+        for site, draft, opened in self._trip(task, drafts, None):
+            for place, (step, client) in enumerate(draft.maskings):
+                found[steps.index(step)][client] = _told(site, opened, place, client)
+        return found
+
+    def mask(
+        self, task: Task, lanes: Sequence[Lane], terms: Terms, inboxes: Mapping[str, Tree], server: RoundServer
+    ) -> Iterator[tuple[str, Tree]]:
+        """Visit clients, who mask their uploads for a sum; yield these as they come."""
+        drafts: dict[str, Draft] = {}
+        for lane in lanes:
+            draft = drafts.setdefault(self._home(lane.chain[0]), Draft(inboxes=inboxes, terms=terms))
+            draft.visits.append(Ahead(lane, lane.down))
+        for site, draft, opened in self._trip(task, drafts, server):
+            for place, state in enumerate(draft.visits):
+                try:
+                    with client_errors(state.client):
+                        reply = self._reply(site, draft, opened, place)
+                    in_time(self.context, reply)
+                except ClientFailed as error:
+                    server.refuse(state.client, error)
+                    continue
+                self._done(reply, server)
+                yield state.client, reply.upload
+
+    # ------------------------------------------------------------------------------------------------------- the rest
 
     def evaluate(self, request: EvaluationRequest) -> Iterator[Tree]:
         """Ask for rows, which come with the next round's answers, or by themselves where they are awaited before."""
@@ -160,6 +248,7 @@ class FarSession(Counted):
                 draft.evaluations[-1][1].append(place)
         self.waiting, left = [], dict(drafts)
         while left:  # once, and once more to sites that must be told of the phase first
+            self.trips += 1
             sent = {site: self._letter(site, draft, task, server) for site, draft in left.items()}
             left = {}
             for site, opened in self._asked(sent, drafts):
@@ -188,31 +277,36 @@ class FarSession(Counted):
         """Write a letter: the phase where the site does not know it, then errands."""
         self.number += 1
         draft.number = self.number
-        messages: list[Message] = [] if site in self.told else list(self.leaves)
-        places: dict[int, int] = {}
-        visits: list[Visit] = []
-        for state in draft.visits:
-            assert server is not None
-            if id(state.down) not in places:
-                places[id(state.down)] = len(messages)
-                messages.append(wire.parts(state.down))
-            seed, version = str(server.seed(state.client, state.visit)), f"{self.lease}-{self.number}-{len(visits)}"
-            down, states = places[id(state.down)], self._versions(state.client)
-            visits.append(Visit(state.client, seed, states, version, down))
-        evaluations = []
-        for asked, chosen in draft.evaluations:
-            head, sent = request_message(asked.request)
-            clients = tuple(asked.request.clients[place] for place in chosen)
-            states_of = tuple(asked.states[client] for client in clients)
-            same = {key: head[key] for key in ("split", "start", "public")}
-            evaluations.append(Evaluation(clients, states_of, served=len(messages), **same))
-            messages.extend(sent)
-        described = None if site in self.told else self.described
-        gone = self._gone(site)
+        known = site in self.told
+        enclosed, sums = Enclosed([] if known else list(self.leaves)), draft.sums()
         letter = Letter(
-            self.lease, self.number, self.phase, task.round, described, tuple(visits), tuple(evaluations), gone
+            self.lease,
+            self.number,
+            self.phase,
+            task.round,
+            None if known else self.described,
+            tuple(sums),
+            tuple(self._visits(draft, sums, enclosed, server)),
+            tuple(
+                Masking(client, step.step, sums.index(step.terms), enclosed.place(step.message))
+                for step, client in draft.maskings
+            ),
+            tuple(_evaluations(draft, enclosed)),
+            self._gone(site),
         )
-        return letters.write(letter, messages)
+        return letters.write(letter, enclosed.messages)
+
+    def _visits(
+        self, draft: Draft, sums: Sequence[Terms], enclosed: Enclosed, server: RoundServer | None
+    ) -> Iterator[Visit]:
+        for number, state in enumerate(draft.visits):
+            assert server is not None
+            seed, version = str(server.seed(state.client, state.visit)), f"{self.lease}-{self.number}-{number}"
+            visit = Visit(state.client, seed, self._versions(state.client), version, enclosed.place(state.down))
+            if draft.terms is not None:
+                inbox = enclosed.place(draft.inboxes[state.client])
+                visit = replace(visit, sum=sums.index(draft.terms), inbox=inbox)
+            yield visit
 
     def _gone(self, site: str) -> tuple[Superseded, ...]:
         """Return what a site may forget, which it is told once; one that does not hear it keeps a few more versions."""
@@ -235,19 +329,24 @@ class FarSession(Counted):
                 server.refuse(state.client, error)
                 yield None
                 continue
-            if reply.state and (before := self._versions(state.client)[-1]) != NO_STATE:
-                self.replaced.setdefault(state.client, []).append(before)
-            self.count("flower")
-            server.take(reply)
+            self._done(reply, server)
             yield up
+
+    def _done(self, reply: Reply, server: RoundServer) -> None:
+        """Hand on a reply that counts; the version of the client's state before it may be forgotten some time."""
+        if reply.state and (before := self._versions(reply.client)[-1]) != NO_STATE:
+            self.replaced.setdefault(reply.client, []).append(before)
+        self.count("flower")
+        server.take(reply)
 
     def _reply(self, site: str, draft: Draft, opened: Opened, place: int) -> Reply:
         """Return one visit's reply; what it took is this side's measurement, its trip included."""
         require(not opened.why, f"Its site '{site}' cannot be used: {opened.why}")
         told, state = opened.answer.visits[place], draft.visits[place]
-        require(not told.error, told.error)
+        require(not told.error, _words(state.client, told.error))
         message = opened.uploads[place]
         upload, numbers = wire.unpack(message)
+        numbers = numbers if draft.terms is None else dict.fromkeys(NUMBERS, 0.0)  # which the sum knows, of all
         lacking = [name for name in NUMBERS if name not in numbers]
         require(not lacking, f"Its upload has no {' and no '.join(lacking)}.")
         own = self.context.task.received(state.client, state.down)
@@ -310,6 +409,7 @@ class Opened:
     answer: Answer
     seconds: float
     uploads: Mapping[int, memoryview] = field(default_factory=dict)  # by the place of a visit
+    maskings: Mapping[int, memoryview] = field(default_factory=dict)  # by the place of a step
     rows: Sequence[Sequence[memoryview]] = ()  # of every evaluation
 
 
@@ -324,18 +424,37 @@ def open_answer(data: bytes | str, draft: Draft, seconds: float) -> Opened:
         require(not answer.refused, f"it refused the letter: {answer.refused}")
         if answer.unknown:
             return Opened("it does not know the phase", answer, seconds)
-        asked = (len(draft.visits), len(draft.evaluations))
-        fits = (len(answer.visits), len(answer.evaluations)) == asked
-        require(fits, f"it was asked for {asked[0]} visits and {asked[1]} evaluations, and answered something else")
-        there = [place for place, visit in enumerate(answer.visits) if not visit.error]
+        asked = (len(draft.visits), len(draft.maskings), len(draft.evaluations))
+        fits = (len(answer.visits), len(answer.maskings), len(answer.evaluations)) == asked
+        says = f"it was asked for {asked[0]} visits, {asked[1]} steps of sums and {asked[2]} evaluations"
+        require(fits, f"{says}, and answered something else")
+        visits = [place for place, one in enumerate(answer.visits) if not one.error]
+        steps = [place for place, one in enumerate(answer.maskings) if not one.error]
         parts = [one.parts for one in answer.evaluations]
-        whole = min(parts, default=0) >= 0 and len(there) + sum(parts) == len(messages)
-        require(whole, f"its answer should hold {len(there) + sum(parts)} messages, and holds {len(messages)}")
+        count = len(visits) + len(steps) + sum(parts)
+        whole = min(parts, default=0) >= 0 and count == len(messages)
+        require(whole, f"its answer should hold {count} messages, and holds {len(messages)}")
     except HansaError as error:
         return Opened(sentence(error), Answer(), seconds)
-    left = iter(messages[len(there) :])
-    rows = [[next(left) for _ in range(count)] for count in parts]
-    return Opened("", answer, seconds, dict(zip(there, messages, strict=False)), rows)
+    left = iter(messages)
+    uploads, told = ({place: next(left) for place in places} for places in (visits, steps))
+    return Opened("", answer, seconds, uploads, told, [[next(left) for _ in range(count)] for count in parts])
+
+
+def _words(client: str, error: str) -> str:
+    """Return why a site could not use a client, whom this side names by itself."""
+    return error.removeprefix(f"Client '{client}': ")
+
+
+def _told(site: str, opened: Opened, place: int, client: str) -> Tree | ClientFailed:
+    """Return a client's message of a step, or why there is none."""
+    try:
+        with client_errors(client):
+            require(not opened.why, f"Its site '{site}' cannot be used: {opened.why}")
+            require(not (why := opened.answer.maskings[place].error), _words(client, why))
+            return wire.unpack(opened.maskings[place])[0]
+    except ClientFailed as error:
+        return error
 
 
 def _version(state: Tree | None) -> str:

@@ -62,7 +62,7 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, None, suite, plan.channel)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
-    check_channel(plan.channel, experiment.phases, experiment.task, plan.engine)
+    check_channel(plan.channel, experiment.phases, experiment.task)
     check_privacy(experiment.phases, experiment.task, plan.channel)
     check_groups(experiment)
     require(not (why := _no_features(plan) if federation.encodings else ""), why)
@@ -184,7 +184,7 @@ def check_phases(plan: Plan) -> None:
     if problems:
         raise Problems(problems)
     unknown = Task(plan.model, (1,), 1, SEVERAL)
-    check_channel(plan.channel, phases, unknown, plan.engine)
+    check_channel(plan.channel, phases, unknown)
     check_privacy(phases, unknown, plan.channel)
     check_sites(plan)
 

@@ -8,6 +8,7 @@ from typing import Any
 from hansa.engines.session import ClientDiverged, CohortReply, Reply
 from hansa.errors import Diverged, HansaError
 from hansa.io.store import fingerprint
+from hansa.orchestrate.planner import without
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import seed_for, seeds_for
 from hansa.tree import is_finite
@@ -58,6 +59,15 @@ class RoundBook:
     def note(self, told: Mapping[str, Any]) -> None:
         """Add something to the record of the round."""
         self.noted |= told
+
+    def ahead(self) -> Sequence[str]:
+        """Return whom the next round of the phase will visit, in its order; nobody after the last."""
+        run = self.run
+        if run.round + 1 >= run.phase.rounds:
+            return ()
+        cohort = (run.round + 1) // run.algorithm.exchanges
+        missing = run.planner.missing(cohort)
+        return [client for leg in run.planner.round(cohort) for client in without(leg.chain, missing)]
 
     def check(self, visited: int) -> None:
         """End the run where too few clients are left; what was committed stays, so it can be resumed."""
