@@ -95,7 +95,7 @@ def test_clients_of_several_sites_equal_serial(name: str, orchestration: str) ->
         assert {**left, "metrics": 0, **LATER} == {**right, "metrics": 0, **LATER}
 
 
-LATER = dict.fromkeys(("before", "engine", "paths", "seconds"))
+LATER = dict.fromkeys(("before", "engine", "paths", "seconds", "trips"))
 
 
 def test_a_round_is_one_letter_to_every_site() -> None:
