@@ -21,7 +21,8 @@ from hansa.engines import framing, letters
 from hansa.engines.carriers import Answers, Carrier, Loopback, Sites
 from hansa.engines.client_side import AT_SITE
 from hansa.engines.errands import phase_message, sides_of
-from hansa.engines.far_session import Draft, FarSession, open_answer
+from hansa.engines.drafts import Draft, open_answer
+from hansa.engines.far_session import FarSession
 from hansa.engines.flower import Flower
 from hansa.engines.letters import Answer, Letter, Superseded, Visit, Visited
 from hansa.engines.session import PhaseContext
@@ -110,6 +111,52 @@ def test_a_round_is_one_letter_to_every_site() -> None:
     assert [sorted(trip) for trip in carrier.trips] == [every] * 2  # statistics, and how good their classifier is
 
 
+def test_statistics_are_one_trip() -> None:
+    """Where the test samples are the server's, or there are none, nothing else has to travel."""
+    made = experiment(ALGORITHMS["fed3r"])
+    bare = {name: Untested(client) for name, client in made.federation.clients.items()}
+    made = replace(made, federation=replace(made.federation, clients=bare))  # type: ignore[arg-type]
+    run, carrier = far(made)
+    (one, _), (other, told) = outcome(made), outcome(run)
+    assert equal(one.server, other.server)
+    assert len(carrier.trips) == 1 and [record["trips"] for record in told.records] == [1]
+
+
+@pytest.mark.parametrize(("every", "trips"), [(6, 2), (3, 3), (1, 7)])
+def test_a_purely_local_phase_is_one_errand_between_two_evaluations(every: int, trips: int) -> None:
+    made = experiment(ALGORITHMS["local"], rounds=6)
+    made = replace(made, phases=(replace(made.phases[0], evaluate_every=every),))
+    run, carrier = far(made)
+    (one, journal), (other, told) = outcome(made), outcome(run)
+    assert len(carrier.trips) == trips and equal(one.ledger.tree(), other.ledger.tree())
+    for left, right in zip(journal.records, told.records, strict=True):
+        assert left["metrics"] == pytest.approx(right["metrics"], rel=1e-5)
+        assert {**left, "metrics": 0, **LATER} == {**right, "metrics": 0, **LATER}
+
+
+@pytest.mark.parametrize("broken", [(1, 0), (1, 3), (1, 9)])
+@pytest.mark.filterwarnings("ignore::hansa.errors.HansaWarning")
+def test_visits_made_ahead_that_fail_are_made_again(broken: tuple[int, int]) -> None:
+    """A visit that fails ahead of its round is asked for again in it, and goes on from the right state."""
+    trip, place = broken
+
+    def meddle(now: int, site: str, answer: bytes) -> bytes:
+        if (now, site) != (trip, "site-1"):
+            return answer
+        head, messages = framing.unpacked(answer)
+        head["visits"][place] = {"error": "the power was off"}
+        return framing.packed(head, [[one] for at, one in enumerate(messages) if at != place])
+
+    made = experiment(ALGORITHMS["local"], orchestration=Star(fraction=1.0), rounds=6)
+    made = replace(made, phases=(replace(made.phases[0], evaluate_every=6),))
+    run, carrier = far(made, meddle=meddle)
+    (one, journal), (other, told) = outcome(made), outcome(run)
+    failed = [sorted(record["failed"]) for record in told.records]
+    assert sum(map(len, failed)) == (place == 0) and len(carrier.trips) > 2
+    if place:
+        assert journal.records[-1]["metrics"] == pytest.approx(told.records[-1]["metrics"], rel=1e-5)
+
+
 def test_a_letter_tells_a_phase_once() -> None:
     made = experiment(SCAFFOLD, orchestration=Star(fraction=1.0), rounds=3)
     run, carrier = far(made, 1)
@@ -171,6 +218,16 @@ class Validated:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, "test" if name == "validation" else name)
+
+
+@dataclass(frozen=True)
+class Untested:
+    """A client without test samples."""
+
+    inner: Client
+
+    def __getattr__(self, name: str) -> Any:
+        return None if name == "test" else getattr(self.inner, name)
 
 
 # ----------------------------------------------------------------------------------------------------- kills and faults
@@ -443,8 +500,8 @@ def talk() -> Talk:
     made = experiment(SCAFFOLD, model=Linear())
     run = PhaseRun(made, 0, MemoryStore(), None)
     head, leaves = phase_message(sides_of(run.side), run.context.suite)
-    visit = Visit("c1", "5", ("",), "1-1-0", len(leaves))
-    letter = Letter(time.time_ns() // 1000, 1, "digest", 0, head, (visit,))
+    visit = Visit("c1", 0, "5", ("",), "1-1-0", len(leaves))
+    letter = Letter(time.time_ns() // 1000, 1, "digest", head, visits=(visit,))
     return Talk(Site(made.federation.clients, MemoryStore()), letter, [*leaves, wire.parts(run.broadcast())])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 import warnings
 from collections import deque
@@ -17,9 +18,10 @@ from hansa.data.federation import samples_of
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Carrier
 from hansa.engines.client_side import AT_SITE
-from hansa.engines.errands import Message, phase_message, request_message, sides_of
+from hansa.engines.drafts import Answered, Asked, Draft, Enclosed, Later, Opened, evaluations_of, open_answer
+from hansa.engines.errands import phase_message, sides_of
 from hansa.engines.lanes import Ahead, visits_before
-from hansa.engines.letters import Answer, Evaluation, Letter, Masking, Superseded, Visit, sentence
+from hansa.engines.letters import Letter, Masking, Superseded, Visit
 from hansa.engines.members import SumStep
 from hansa.engines.session import (
     NUMBERS,
@@ -47,58 +49,6 @@ NO_STATE = ""
 OF_CLASSES = ("local_class_accuracy", "outside_class_accuracy")  # columns beside the metrics, where public samples are
 
 
-@dataclass(eq=False)
-class Asked:
-    """Rows of metrics that were asked for: the request, the states it counts on, and what came of it."""
-
-    request: EvaluationRequest
-    states: dict[str, tuple[str, ...]]
-    sent: bool = False
-    rows: list[Tree] = field(default_factory=list)
-
-
-class Enclosed:
-    """The messages of a letter, each of them once."""
-
-    def __init__(self, first: Sequence[Message]):
-        self.messages = list(first)
-        self._places: dict[int, tuple[int, Tree]] = {}  # and the message, so that no other one takes its address
-
-    def place(self, tree: Tree) -> int:
-        """Enclose a message, and return its place."""
-        if id(tree) not in self._places:
-            self._places[id(tree)] = len(self.messages), tree
-            self.messages.append(wire.parts(tree))
-        return self._places[id(tree)][0]
-
-
-@dataclass
-class Draft:
-    """A letter while it is written: errands, and the messages that they name by their place."""
-
-    visits: list[Ahead] = field(default_factory=list)
-    inboxes: Mapping[str, Tree] = field(default_factory=dict)  # by client, where uploads are masked for the sum of
-    terms: Terms | None = None  # … these terms
-    maskings: list[tuple[SumStep, str]] = field(default_factory=list)  # and the client
-    evaluations: list[tuple[Asked, list[int]]] = field(default_factory=list)  # and the places of clients in a request
-    number: int = 0  # of the letter
-
-    def sums(self) -> list[Terms]:
-        """Return the terms of all secure sums that the letter is about."""
-        visited = [] if self.terms is None else [self.terms]
-        return list(dict.fromkeys([*visited, *(step.terms for step, _ in self.maskings)]))
-
-
-def _evaluations(draft: Draft, enclosed: Enclosed) -> Iterator[Evaluation]:
-    for asked, chosen in draft.evaluations:
-        head, sent = request_message(asked.request)
-        clients = tuple(asked.request.clients[place] for place in chosen)
-        states = tuple(asked.states[client] for client in clients)
-        same = {key: head[key] for key in ("split", "start", "public")}
-        yield Evaluation(clients, states, served=len(enclosed.messages), **same)
-        enclosed.messages.extend(sent)
-
-
 @dataclass
 class FarSession(Counted):
     """The sites at work on one phase.
@@ -113,6 +63,7 @@ class FarSession(Counted):
     trips: int = 0  # to the sites and back, so far
     told: set[str] = field(default_factory=set)  # sites that know the phase
     waiting: list[Asked] = field(default_factory=list)  # evaluations that travel with the next letters
+    early: dict[tuple[int, str], Answered] = field(default_factory=dict)  # by round and client: visits made ahead
     replaced: dict[str, list[str]] = field(default_factory=dict)  # by client: versions before the one of the run
     superseded: dict[str, list[str]] = field(default_factory=dict)  # … of which no site needs to keep any
 
@@ -140,21 +91,57 @@ class FarSession(Counted):
         order, visits = deque(Ahead(lane, lane.down) for lane in lanes), visits_before(lanes)
         trips = self.trips
         while order:
-            drafts: dict[str, Draft] = {}
-            for state in order:
-                if state.up(visits):
-                    drafts.setdefault(self._home(state.client), Draft()).visits.append(state)
-            for site, draft, answer in self._trip(task, drafts, server):
-                for state, found in zip(draft.visits, self._replies(site, draft, answer, task, server), strict=True):
-                    if found is not None:
-                        state.take(self.context.algorithm.uplink, found)
-                    visits[state.client] += 1
-                    state.place += 1
+            ready = [state for state in order if state.up(visits)]
+            for state, answered in self._answers(task, ready, server):
+                client, found = state.client, self._taken(state, answered, task, server)
+                if found is not None:
+                    state.take(self.context.algorithm.uplink, found)
+                visits[client] += 1
+                state.place += 1
             while order and order[0].ended:
                 ended = order.popleft()
                 if ended.total is not None:
                     yield ended.lane.line, ended.total
         server.note({"trips": self.trips - trips})
+
+    def _answers(self, task: Task, ready: Sequence[Ahead], server: RoundServer) -> Iterator[tuple[Ahead, Answered]]:
+        """Yield what came of visits: of those that were made ahead at once, of the others by a trip."""
+        drafts: dict[str, Draft] = {}
+        for state in ready:
+            if (early := self.early.pop((task.round, state.client), None)) is not None:
+                yield state, early
+            else:
+                drafts.setdefault(self._home(state.client), Draft()).visits.append(state)
+        if not drafts:
+            return
+        self._look_ahead(task, drafts, ready, server)
+        for site, draft, opened in self._trip(task, drafts, server):
+            self._keep_early(site, draft, opened)
+            yield from ((state, Answered(site, draft, opened, place)) for place, state in enumerate(draft.visits))
+
+    def _look_ahead(self, task: Task, drafts: dict[str, Draft], ready: Sequence[Ahead], server: RoundServer) -> None:
+        """Let letters bring the visits of rounds to come too, up to the next evaluation, where clients share nothing.
+
+        A phase in which nothing travels is one errand: what a visit starts from is what the one before left there.
+        """
+        alone = all(len(state.lane.chain) == 1 and not state.lane.down for state in ready)
+        if not alone or self.context.check.layout(task, {}) != {}:
+            return
+        for coming in itertools.takewhile(lambda one: not one.waits, server.ahead()):
+            for client, seed in zip(coming.clients, coming.seeds, strict=True):
+                if (coming.round, client) not in self.early:
+                    drafts.setdefault(self._home(client), Draft()).later.append(Later(coming.round, client, seed))
+
+    def _keep_early(self, site: str, draft: Draft, opened: Opened) -> None:
+        """Keep what came of visits to come, of clients none of whose visits before failed."""
+        if opened.why:
+            return
+        lost = {state.client for place, state in enumerate(draft.visits) if opened.answer.visits[place].error}
+        for place, (round, client, _) in enumerate(draft.later, len(draft.visits)):
+            if client in lost or opened.answer.visits[place].error:
+                lost.add(client)
+            else:
+                self.early[round, client] = Answered(site, draft, opened, place)
 
     # ------------------------------------------------------------------------- secure sums, whose members are at sites
 
@@ -194,7 +181,7 @@ class FarSession(Counted):
             for place, state in enumerate(draft.visits):
                 try:
                     with client_errors(state.client):
-                        reply = self._reply(site, draft, opened, place)
+                        reply = self._reply(state, Answered(site, draft, opened, place))
                     in_time(self.context, reply)
                 except ClientFailed as error:
                     server.refuse(state.client, error)
@@ -263,7 +250,7 @@ class FarSession(Counted):
 
     def _asked(self, sent: Mapping[str, bytes], drafts: Mapping[str, Draft]) -> Iterator[tuple[str, Opened]]:
         """Yield answers as they come; sites from which none comes in time have an answer that says so."""
-        deadline, most = self.context.deadline, max(1, *(len(drafts[site].visits) for site in sent))
+        deadline, most = self.context.deadline, max(1, *(drafts[site].count for site in sent))
         patience = self.patience if deadline is None else min(self.patience, deadline * most)
         began, silent = time.monotonic(), set(sent)
         for site, data in self.carrier.ask(sent, patience):
@@ -283,28 +270,32 @@ class FarSession(Counted):
             self.lease,
             self.number,
             self.phase,
-            task.round,
             None if known else self.described,
             tuple(sums),
-            tuple(self._visits(draft, sums, enclosed, server)),
+            tuple(self._visits(draft, task.round, sums, enclosed, server)),
             tuple(
                 Masking(client, step.step, sums.index(step.terms), enclosed.place(step.message))
                 for step, client in draft.maskings
             ),
-            tuple(_evaluations(draft, enclosed)),
+            tuple(evaluations_of(draft, enclosed)),
             self._gone(site),
         )
         return letters.write(letter, enclosed.messages)
 
     def _visits(
-        self, draft: Draft, sums: Sequence[Terms], enclosed: Enclosed, server: RoundServer | None
+        self, draft: Draft, round: int, sums: Sequence[Terms], enclosed: Enclosed, server: RoundServer | None
     ) -> Iterator[Visit]:
-        for number, state in enumerate(draft.visits):
-            assert server is not None
-            seed, version = str(server.seed(state.client, state.visit)), f"{self.lease}-{self.number}-{number}"
-            visit = Visit(state.client, seed, self._versions(state.client), version, enclosed.place(state.down))
+        """Yield the visits of a letter; a client's later one goes on from the state that the one before leaves."""
+        assert server is not None or not draft.visits
+        now = [Later(round, one.client, server.seed(one.client, one.visit)) for one in draft.visits if server]
+        downs, latest = [*(one.down for one in draft.visits), *({} for _ in draft.later)], dict[str, str]()
+        for number, (visit_of, down) in enumerate(zip((*now, *draft.later), downs, strict=True)):
+            client, before = visit_of.client, self._versions(visit_of.client)
+            states = (*before[:-1], latest.get(client, before[-1]))
+            version = latest[client] = f"{self.lease}-{self.number}-{number}"
+            visit = Visit(client, visit_of.round, str(visit_of.seed), states, version, enclosed.place(down))
             if draft.terms is not None:
-                inbox = enclosed.place(draft.inboxes[state.client])
+                inbox = enclosed.place(draft.inboxes[client])
                 visit = replace(visit, sum=sums.index(draft.terms), inbox=inbox)
             yield visit
 
@@ -316,21 +307,20 @@ class FarSession(Counted):
 
     # ------------------------------------------------------------------------------------------------------- answers
 
-    def _replies(
-        self, site: str, draft: Draft, opened: Opened, task: Task, server: RoundServer
-    ) -> Iterator[Update | None]:
-        """Yield what every visit of a letter gave, as the server adds it up; None where it cannot be used."""
-        for place, state in enumerate(draft.visits):
-            try:
-                with client_errors(state.client):
-                    reply = self._reply(site, draft, opened, place)
-                up = receive(self.context, task, state.down, reply)
-            except ClientFailed as error:
-                server.refuse(state.client, error)
-                yield None
-                continue
-            self._done(reply, server)
-            yield up
+    def _taken(self, state: Ahead, answered: Answered, task: Task, server: RoundServer) -> Update | None:
+        """Return what a visit gave, as the server adds it up; None where it cannot be used."""
+        try:
+            with client_errors(state.client):
+                reply = self._reply(state, answered)
+            up = receive(self.context, task, state.down, reply)
+        except ClientFailed as error:
+            server.refuse(state.client, error)
+            self.early = {
+                key: one for key, one in self.early.items() if key[1] != state.client
+            }  # which went on from it
+            return None
+        self._done(reply, server)
+        return up
 
     def _done(self, reply: Reply, server: RoundServer) -> None:
         """Hand on a reply that counts; the version of the client's state before it may be forgotten some time."""
@@ -339,10 +329,11 @@ class FarSession(Counted):
         self.count("flower")
         server.take(reply)
 
-    def _reply(self, site: str, draft: Draft, opened: Opened, place: int) -> Reply:
+    def _reply(self, state: Ahead, answered: Answered) -> Reply:
         """Return one visit's reply; what it took is this side's measurement, its trip included."""
+        site, draft, opened, place = answered
         require(not opened.why, f"Its site '{site}' cannot be used: {opened.why}")
-        told, state = opened.answer.visits[place], draft.visits[place]
+        told = opened.answer.visits[place]
         require(not told.error, _words(state.client, told.error))
         message = opened.uploads[place]
         upload, numbers = wire.unpack(message)
@@ -351,7 +342,7 @@ class FarSession(Counted):
         require(not lacking, f"Its upload has no {' and no '.join(lacking)}.")
         own = self.context.task.received(state.client, state.down)
         kept = {AT_SITE: torch.tensor([self.lease, draft.number, place])} if told.state else {}
-        bytes_up, seconds = len(message) if upload else 0, opened.seconds / len(draft.visits)
+        bytes_up, seconds = len(message) if upload else 0, opened.seconds / draft.count
         return Reply(state.client, upload, numbers, kept, wire.cost(own), bytes_up, seconds)
 
     def _take_rows(self, site: str, draft: Draft, opened: Opened) -> None:
@@ -399,46 +390,6 @@ class FarSession(Counted):
         )
         classes = OF_CLASSES if request.public is not None else ()
         return {**rows, **{name: torch.zeros(1, dtype=torch.float64) for name in classes}}
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A site's answer as this side uses it: why there is none, or uploads and rows, sorted by errand."""
-
-    why: str
-    answer: Answer
-    seconds: float
-    uploads: Mapping[int, memoryview] = field(default_factory=dict)  # by the place of a visit
-    maskings: Mapping[int, memoryview] = field(default_factory=dict)  # by the place of a step
-    rows: Sequence[Sequence[memoryview]] = ()  # of every evaluation
-
-
-def open_answer(data: bytes | str, draft: Draft, seconds: float) -> Opened:
-    """Read what a site answered; whatever is wrong with it is why the site cannot be used."""
-    if isinstance(data, str):
-        return Opened(data, Answer(), seconds)
-    try:
-        most = f"its answer of {len(data)} bytes is larger than a server reads ({letters.LARGEST})"
-        require(len(data) <= letters.LARGEST, most)
-        answer, messages = letters.read_answer(data)
-        require(not answer.refused, f"it refused the letter: {answer.refused}")
-        if answer.unknown:
-            return Opened("it does not know the phase", answer, seconds)
-        asked = (len(draft.visits), len(draft.maskings), len(draft.evaluations))
-        fits = (len(answer.visits), len(answer.maskings), len(answer.evaluations)) == asked
-        says = f"it was asked for {asked[0]} visits, {asked[1]} steps of sums and {asked[2]} evaluations"
-        require(fits, f"{says}, and answered something else")
-        visits = [place for place, one in enumerate(answer.visits) if not one.error]
-        steps = [place for place, one in enumerate(answer.maskings) if not one.error]
-        parts = [one.parts for one in answer.evaluations]
-        count = len(visits) + len(steps) + sum(parts)
-        whole = min(parts, default=0) >= 0 and count == len(messages)
-        require(whole, f"its answer should hold {count} messages, and holds {len(messages)}")
-    except HansaError as error:
-        return Opened(sentence(error), Answer(), seconds)
-    left = iter(messages)
-    uploads, told = ({place: next(left) for place in places} for places in (visits, steps))
-    return Opened("", answer, seconds, uploads, told, [[next(left) for _ in range(count)] for count in parts])
 
 
 def _words(client: str, error: str) -> str:

@@ -27,6 +27,7 @@ class Visit:
     """A visit to one client."""
 
     client: str
+    round: int
     seed: str  # a whole number of 63 bits, as text
     states: tuple[str, ...]  # versions of its states in all phases that the phase depends on; empty where it has none
     version: str  # under which the site keeps its next state
@@ -72,7 +73,6 @@ class Letter:
     lease: int  # microseconds: when the server began; a site listens to the latest alone
     number: int  # among the server's letters, so that none counts twice
     phase: str = ""  # the digest of the phase's description; without one the site only tells who is there
-    round: int = 0
     described: dict[str, Any] | None = None  # the phase, whose leaves are the first messages; None where it is known
     sums: tuple[Terms, ...] = ()
     visits: tuple[Visit, ...] = ()

@@ -23,6 +23,7 @@ from hansa.engines.members import Members, MembersHere, SumStep
 from hansa.engines.session import (
     ClientFailed,
     CohortReply,
+    Coming,
     EngineSession,
     EvaluationRequest,
     Lane,
@@ -103,7 +104,7 @@ class SecureSession:
             there = [lane for lane in lanes if lane.chain[0] in inboxes]
             for client, masked in self.members.mask(task, there, now.terms, inboxes, book):
                 now.add(client, masked, fixed, book)
-            sums, weight = fixed.decode(self._opened(task, now, server.ahead()))
+            sums, weight = fixed.decode(self._opened(task, now, next(server.ahead(), None)))
         except HansaError as error:
             why = f" {next(iter(book.failed.values()))}" if book.failed else ""
             raise HansaError(f"Round {task.round + 1}: {error}{why}") from error
@@ -132,23 +133,26 @@ class SecureSession:
     def _begun(self, task: Task, clients: Sequence[str], round: int) -> SumInRound:
         from hansa.channels.masking import Counter
 
-        needed = max(self.channel.needed(len(clients)), task.opened)
+        needed = self._needed(task, clients)
         says = f"Round {round + 1} asks {len(clients)} clients, and {needed} are needed to open a secure sum"
         require(len(clients) >= needed, f"{says}: visit more of them a round, or leave out the channel.")
         name = f"{self.name}/{task.place}/{round}/{self.members.trips}"
         terms = Terms(name, tuple(clients), needed)
         return SumInRound(terms, Counter(terms), self.members.cards(clients))
 
+    def _needed(self, task: Task, clients: Sequence[str]) -> int:
+        return max(self.channel.needed(len(clients)), task.opened)
+
     def _tell(self, task: Task, *asked: Asked) -> None:
         """Bring the messages of some sums to their members by one trip, and hand the answers to each."""
         for (step, take), answers in zip(asked, self.members.tell(task, [one[0] for one in asked]), strict=True):
             take(step, answers)
 
-    def _opened(self, task: Task, now: SumInRound, ahead: Sequence[str]) -> Words:
+    def _opened(self, task: Task, now: SumInRound, ahead: Coming | None) -> Words:
         """Open a sum; whoever the next round will visit shares its secrets by the same message."""
         steps = [now.unmask()]
-        if ahead and len(ahead) >= max(self.channel.needed(len(ahead)), task.opened):
-            self.coming = self._begun(task, ahead, task.round + 1)
+        if ahead is not None and len(ahead.clients) >= self._needed(task, ahead.clients):
+            self.coming = self._begun(task, ahead.clients, ahead.round)
             steps.append(self.coming.share())
         self._tell(task, *steps)
         return now.opened()
@@ -276,8 +280,8 @@ class HeldReplies:
         """Tell the server."""
         self.server.note(told)
 
-    def ahead(self) -> Sequence[str]:
-        """Return what the server says."""
+    def ahead(self) -> Iterator[Coming]:
+        """Yield what the server says."""
         return self.server.ahead()
 
     def hand_on(self, now: SumInRound) -> None:

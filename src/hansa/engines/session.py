@@ -124,6 +124,15 @@ class PhaseContext:
         return same and not self.looked_at and not self.task.local_labels
 
 
+class Coming(NamedTuple):
+    """A round to come: whom it visits, in its order, and what these visits draw from."""
+
+    round: int
+    clients: Sequence[str]
+    seeds: Sequence[int]
+    waits: bool  # whether what the round before leaves is evaluated first
+
+
 class RoundServer(Protocol):
     """The server's side of a round."""
 
@@ -151,8 +160,8 @@ class RoundServer(Protocol):
         """Add something to the record of the round."""
         ...
 
-    def ahead(self) -> Sequence[str]:
-        """Return whom the next round of the phase will visit, in its order; nobody after the last."""
+    def ahead(self) -> Iterator[Coming]:
+        """Yield the rounds of the phase that are still to come."""
         ...
 
 

@@ -138,7 +138,7 @@ class Site:
                 require(visit.seed.isdecimal() and len(visit.seed) < 20, "A visit's seed must be a whole number.")
                 self._require_way(errands, visit)
                 down = _message(trees, visit.down)
-                reply = errands.visit(visit.client, int(visit.seed), letter.round, down)
+                reply = errands.visit(visit.client, int(visit.seed), visit.round, down)
                 upload = self._upload(errands, visit, letter, trees, reply)
         except ClientFailed as error:
             return Visited(sentence(error)), []
