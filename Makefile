@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking
 
-.PHONY: demo test check lint types lock bench mutants fuzz results-fed3r results-fedpcl results-fedseq results-flic results-personalisation results-privacy results-robust results-attacks results-channels clean
+.PHONY: demo test flower check lint types lock bench mutants fuzz results-fed3r results-fedpcl results-fedseq results-flic results-personalisation results-privacy results-robust results-attacks results-channels clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.

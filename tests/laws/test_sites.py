@@ -20,8 +20,8 @@ from hansa.data.federation import Client
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Answers, Carrier, Loopback, Sites
 from hansa.engines.client_side import AT_SITE
-from hansa.engines.errands import phase_message, sides_of
 from hansa.engines.drafts import Draft, open_answer
+from hansa.engines.errands import phase_message, sides_of
 from hansa.engines.far_session import FarSession
 from hansa.engines.flower import Flower
 from hansa.engines.letters import Answer, Letter, Superseded, Visit, Visited
@@ -150,7 +150,7 @@ def test_visits_made_ahead_that_fail_are_made_again(broken: tuple[int, int]) -> 
     made = experiment(ALGORITHMS["local"], orchestration=Star(fraction=1.0), rounds=6)
     made = replace(made, phases=(replace(made.phases[0], evaluate_every=6),))
     run, carrier = far(made, meddle=meddle)
-    (one, journal), (other, told) = outcome(made), outcome(run)
+    (_, journal), (_, told) = outcome(made), outcome(run)
     failed = [sorted(record["failed"]) for record in told.records]
     assert sum(map(len, failed)) == (place == 0) and len(carrier.trips) > 2
     if place:

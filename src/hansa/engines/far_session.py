@@ -288,12 +288,13 @@ class FarSession(Counted):
         """Yield the visits of a letter; a client's later one goes on from the state that the one before leaves."""
         assert server is not None or not draft.visits
         now = [Later(round, one.client, server.seed(one.client, one.visit)) for one in draft.visits if server]
-        downs, latest = [*(one.down for one in draft.visits), *({} for _ in draft.later)], dict[str, str]()
-        for number, (visit_of, down) in enumerate(zip((*now, *draft.later), downs, strict=True)):
-            client, before = visit_of.client, self._versions(visit_of.client)
+        nothing: Tree = {}
+        downs, latest = [*(one.down for one in draft.visits), *(nothing for _ in draft.later)], dict[str, str]()
+        for place, ((number, client, seed), down) in enumerate(zip((*now, *draft.later), downs, strict=True)):
+            before = self._versions(client)
             states = (*before[:-1], latest.get(client, before[-1]))
-            version = latest[client] = f"{self.lease}-{self.number}-{number}"
-            visit = Visit(client, visit_of.round, str(visit_of.seed), states, version, enclosed.place(down))
+            version = latest[client] = f"{self.lease}-{self.number}-{place}"
+            visit = Visit(client, number, str(seed), states, version, enclosed.place(down))
             if draft.terms is not None:
                 inbox = enclosed.place(draft.inboxes[client])
                 visit = replace(visit, sum=sums.index(draft.terms), inbox=inbox)
@@ -315,9 +316,8 @@ class FarSession(Counted):
             up = receive(self.context, task, state.down, reply)
         except ClientFailed as error:
             server.refuse(state.client, error)
-            self.early = {
-                key: one for key, one in self.early.items() if key[1] != state.client
-            }  # which went on from it
+            for key in [key for key in self.early if key[1] == state.client]:
+                del self.early[key]  # a visit made ahead, which went on from this one
             return None
         self._done(reply, server)
         return up
