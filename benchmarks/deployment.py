@@ -1,11 +1,6 @@
 """A deployment beside Flower's own FedAvg: seconds, trips and bytes of a round, on the same server, nodes and model.
 
-    python benchmarks/deployment.py [--rounds 6] [--repeats 3]
-
-Three sites on this machine, each with a third of the digits and a Flower node, and one SuperLink with TLS.  Both train
-softmax regression by FedAvg, one epoch a round at every site, and evaluate every round at every site.  Runs of both
-take turns.  A round's seconds are from one round's evaluation to the next one's, the median over a run's rounds and
-then over runs; the bytes are all letters and answers, and of Flower's own all arrays.
+python benchmarks/deployment.py [--rounds 6] [--repeats 3] [--page docs/results/deployment.md]
 """
 
 from __future__ import annotations
@@ -31,11 +26,23 @@ from sklearn.datasets import load_digits
 import hansa
 from hansa.deploy import federation
 from hansa.deploy.flower_tools import free_port
+from hansa.deploy.identity import own_key
 from hansa.engines.carriers import Answers
 from hansa.engines.relay import Relay
 
 SITES = ("a", "b", "c")
+ABOUT = """\
+Three sites on one machine, each with a third of the digits and a Flower node, and one SuperLink with TLS. All \
+train softmax regression (650 numbers) by FedAvg, one epoch a round at every site, and evaluate every round at \
+every site. Hansa's relay and Flower's own app run on the same server and the same nodes; their runs take turns. \
+The seconds of a round are from one round's evaluation to the next one's: the median over the rounds of a run, \
+then over runs, with the smallest and the largest of the runs' medians. Trips are messages to all nodes and \
+their answers; a phase's last evaluation is a trip of its own, and of a secure sum the first shares of keys, so \
+their number falls towards 1 and 2 with more rounds. Bytes are those of a round at all sites together: of Hansa \
+letters and answers whole, of Flower's own the arrays alone.
+"""
 SITE = """classes = {classes}
+fewest = 2
 [data]
 source = {{ name = "npz", path = "data.npz" }}
 partition = "natural"
@@ -44,6 +51,8 @@ test = {{ kind = "local" }}
 superlink = "127.0.0.1:{port}"
 certificates = "ca.crt"
 key = "node.key"
+[members]
+{members}
 """
 PLAN = """
 [data]
@@ -61,10 +70,12 @@ def running(root: Path) -> Iterator[Path]:
     digits, port, folder, sites = load_digits(), free_port(), root / "fed", []
     x, y = (digits.data / 16).astype(np.float32), digits.target
     who, test = np.array(SITES)[np.arange(len(y)) % 3], np.arange(len(y)) % 15 >= 12
-    for path in federation.init(folder, SITES, "127.0.0.1", port):
-        own = who == path.name
+    paths = federation.init(folder, SITES, "127.0.0.1", port)
+    members = "\n".join(f'{path.name} = "{own_key(path / "identity.key")}"' for path in paths)
+    for path in paths:
+        own, classes = who == path.name, [str(one) for one in range(10)]
         np.savez(path / "data.npz", x=x[own], y=y[own], client=who[own], is_test=test[own])
-        (path / "site.toml").write_text(SITE.format(classes=[str(one) for one in range(10)], port=port))
+        (path / "site.toml").write_text(SITE.format(classes=classes, port=port, members=members))
     federation.up(folder)
     try:
         for site in SITES:
@@ -83,7 +94,7 @@ def running(root: Path) -> Iterator[Path]:
         federation.down(folder)
 
 
-def ours(folder: Path, rounds: int, out: Path) -> dict[str, float]:
+def ours(folder: Path, rounds: int, out: Path, *more: str) -> dict[str, float]:
     """What a round of the plan costs on the engine 'flower'."""
     plan, ends, sizes = out.with_suffix(".toml"), [], []
     plan.write_text(PLAN.format(rounds=rounds))
@@ -98,7 +109,7 @@ def ours(folder: Path, rounds: int, out: Path) -> dict[str, float]:
     Relay.ask = counting  # type: ignore[method-assign]
     try:
         engine = f"engine={{name='flower', carrier={{folder={json.dumps(str(folder))}}}}}"
-        found = hansa.run(plan, out=out, changes=[engine], watchers=[lambda _: ends.append(time.time())])
+        found = hansa.run(plan, out=out, changes=[engine, *more], watchers=[lambda _: ends.append(time.time())])
     finally:
         Relay.ask = usual  # type: ignore[method-assign]
     metrics, trips = found.rounds[-1]["metrics"], len(sizes) - 1  # the first says who is there
@@ -144,25 +155,45 @@ def _between(ends: list[float]) -> list[float]:
     return [later - before for before, later in pairwise(ends)]
 
 
+def secured(folder: Path, rounds: int, out: Path) -> dict[str, float]:
+    """What a round through a secure sum costs."""
+    return ours(folder, rounds, out, "channel={name='secure-sum', fewest=2}")
+
+
+WAYS = {"Hansa on Flower": ours, "Hansa on Flower, secure sums": secured, "Flower's own FedAvg": theirs}
+
+
+def table(found: dict[str, list[dict[str, float]]]) -> str:
+    """The medians, as a table."""
+    rows = [
+        "| a round of FedAvg at three sites | seconds | trips | bytes | accuracy at the end |",
+        "|---|---|---|---|---|",
+    ]
+    for title, runs in found.items():
+        seconds = [one["seconds"] for one in runs]
+        trips, sizes, accuracy = (statistics.median(one[key] for one in runs) for key in ("trips", "bytes", "accuracy"))
+        spread = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+        rows.append(f"| {title} | {spread} | {trips:.2f} | {sizes:,.0f} | {accuracy:.3f} |")
+    return "\n".join(rows) + "\n"
+
+
 def main() -> None:
     settings = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     settings.add_argument("--rounds", type=int, default=6)
     settings.add_argument("--repeats", type=int, default=3)
+    settings.add_argument("--page", type=Path)
     chosen = settings.parse_args()
+    found: dict[str, list[dict[str, float]]] = {title: [] for title in WAYS}
     with tempfile.TemporaryDirectory() as name, running(Path(name)) as folder:
-        found: dict[str, list[dict[str, float]]] = {"hansa": [], "flower": []}
         for repeat in range(chosen.repeats):
-            for who, measure in (("hansa", ours), ("flower", theirs)):
-                found[who].append(measure(folder, chosen.rounds, Path(name) / f"{who}{repeat}"))
-                print(who, {key: round(value, 3) for key, value in found[who][-1].items()}, flush=True)
-    print("| a round of FedAvg at three sites | seconds | trips | bytes | accuracy at the end |\n|---|---|---|---|---|")
-    for who, title in (("hansa", "Hansa on Flower"), ("flower", "Flower's own FedAvg")):
-        seconds = [one["seconds"] for one in found[who]]
-        trips, sizes, accuracy = (
-            statistics.median(one[key] for one in found[who]) for key in ("trips", "bytes", "accuracy")
-        )
-        spread = f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
-        print(f"| {title} | {spread} | {trips:.2f} | {sizes:,.0f} | {accuracy:.3f} |")
+            for place, (title, measure) in enumerate(WAYS.items()):
+                found[title].append(measure(folder, chosen.rounds, Path(name) / f"run{repeat}-{place}"))
+                print(title, {key: round(value, 3) for key, value in found[title][-1].items()}, flush=True)
+    told = f"{ABOUT}\n{chosen.rounds} rounds a run, {chosen.repeats} runs of each.\n\n{table(found)}"
+    print(told)
+    if chosen.page:
+        made = "Made by `make results-deployment`; seconds are of the machine and of what else it does."
+        chosen.page.write_text(f"# A deployment beside Flower's own FedAvg\n\n{made}\n\n{told}")
 
 
 if __name__ == "__main__":
