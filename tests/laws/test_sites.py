@@ -15,6 +15,7 @@ from battery import ALGORITHMS, LOCAL, ORCHESTRATIONS, experiment, federation, o
 from law_examples import AtSites
 
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.private import Private
 from hansa.channels.secure_sum import SecureSum
 from hansa.data.federation import Client
 from hansa.engines import framing, letters
@@ -25,6 +26,7 @@ from hansa.engines.errands import phase_message, sides_of
 from hansa.engines.far_session import FarSession
 from hansa.engines.flower import Flower
 from hansa.engines.letters import Answer, Letter, Superseded, Visit, Visited
+from hansa.engines.secure import SecureSession
 from hansa.engines.session import PhaseContext
 from hansa.engines.site import Site
 from hansa.engines.site_members import SiteMembers, SumKeys
@@ -463,6 +465,15 @@ def test_a_site_insists_on_what_its_file_says() -> None:
     run, carrier = far(free, 1)
     carrier.inner.sites["site-0"].members.keys = replace(carrier.inner.sites["site-0"].members.keys, only=True)
     outcome(run)  # what uploads nothing needs no sum
+
+
+def test_a_sum_that_fewer_open_than_shares_of_noise_are_made_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    private = Private(FedAvg(LOCAL), epsilon=1.0, trust="distributed")
+    made = replace(experiment(private, orchestration=Star(fraction=1.0), rounds=1), channel=SecureSum())
+    outcome(far(made)[0])
+    monkeypatch.setattr(SecureSession, "_needed", lambda self, task, clients: 4)  # a server that would see more
+    with pytest.raises(HansaError, match="noise is for sums that 5 open, and 4 could open this one"):
+        outcome(far(made)[0])
 
 
 # ------------------------------------------------------------------------------------------------- what a site refuses

@@ -151,7 +151,11 @@ class Site:
         if not errands.summed:
             return wire.parts(reply.upload, reply.numbers)
         terms = _terms(letter, visit.sum)
-        member, inbox = self.members.of(visit.client, terms), _message(trees, visit.inbox)
+        member, inbox, counted = self.members.of(visit.client, terms), _message(trees, visit.inbox), errands.task.opened
+        says = (
+            f"A client's share of the noise is for sums that {counted} open, and {terms.threshold} could open this one"
+        )
+        require(terms.threshold >= counted, f"{says}: nothing is sent.")
         words = errands.words(reply, _message(trees, visit.down), len(terms.members))
         return wire.parts(member.mask(terms, inbox, words))
 
