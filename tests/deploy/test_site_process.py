@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -103,6 +104,12 @@ def test_a_site_is_a_process_that_answers_until_it_is_asked_to_stop(site: Path) 
         odd.sendall(b"GET / HTTP/1.1\r\n\r\n" * 2)
     with socket.socket(socket.AF_UNIX) as odd:
         odd.connect(str(path))
+    with socket.socket(socket.AF_UNIX) as odd:  # somebody who says that a terabyte follows
+        odd.connect(str(path))
+        odd.sendall(struct.pack("<3Q", 1, 2, 2**40) + b"{}")
+        assert odd.recv(1) == b""
+    assert "cannot be" in process.stderr.readline() and "closed the connection" in process.stderr.readline()
+    assert "is larger than is read here" in process.stderr.readline()
     assert ask(path, letters.write(Letter(NOW, 1, "phase"), [])).unknown
     assert "came before" in ask(path, letters.write(Letter(NOW, 1, "phase"), [])).refused
     assert ask(path, letters.write(Letter(NOW, 2, "phase"), [])).refused == ""
