@@ -200,7 +200,7 @@ MUTANTS = (
     Mutant(
         "a visit's seed ignores the round",
         "running/round_book.py",
-        'return self.run.experiment.seed, "visit", self.run.place, self.run.round',
+        'return self.run.experiment.seed, "visit", self.run.place, number',
         'return self.run.experiment.seed, "visit", self.run.place, 0',
         "tests/laws/test_provenance.py",
     ),
