@@ -57,6 +57,7 @@ key = "node.key"
 PLAN = """
 [data]
 source = "digits"
+partition = {{ name = "iid", clients = 3 }}
 [[phases]]
 algorithm = {{ name = "fedavg", local = {{ lr = 0.05, batch_size = 16 }} }}
 orchestration = {{ name = "star", fraction = 1.0 }}

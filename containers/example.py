@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 PLAN = """# The plan of the example; what the sites hold stands in for its data.
 [data]
 source = "digits"
+partition = { name = "iid", clients = 3 }
 
 [[phases]]
 algorithm = "fed3r"
