@@ -29,13 +29,13 @@ rounds = 2
 def main(folder: Path) -> None:
     """Write every site's rows and its file, and a plan beside them."""
     digits, sites = load_digits(), sorted((folder / "sites").iterdir())
-    classes = [str(name) for name in digits.target_names]
+    classes = [f"digit {name}" for name in digits.target_names]
     for place, site in enumerate(sites):
         with (site / "data.csv").open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow([*(f"p{pixel}" for pixel in range(digits.data.shape[1])), "label"])
             for x, y in list(zip(digits.data, digits.target, strict=True))[place :: len(sites)]:
-                table.writerow([*(int(value) for value in x), int(y)])
+                table.writerow([*(int(value) for value in x), classes[y]])
         text = (site / "site.toml").read_text()
         agreed = next(line for line in text.splitlines() if line.startswith("# classes"))
         (site / "site.toml").write_text(text.replace(agreed, f"classes = {classes}"))
