@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking
 
-.PHONY: demo test flower check lint types lock bench mutants fuzz results-fed3r results-fedpcl results-fedseq results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
+.PHONY: demo test flower check lint types lock bench mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -79,6 +79,9 @@ fuzz: $(VENV)/all  ## Campaigns of damage, each with 0 failures: long; FUZZ_SEED
 results-fed3r: $(VENV)/all  ## docs/results/fed3r.md from real data; finished runs are found, not repeated
 	$(BIN)/python experiments/fed3r.py
 
+results-closed: $(VENV)/all  ## docs/results/closed.md from real data: closed forms, alone and as a start; minutes
+	$(BIN)/python experiments/closed.py
+
 results-personalisation: $(VENV)/all  ## docs/results/personalisation.md from real data; HANSA_WORKERS runs so many at a time
 	$(BIN)/python experiments/personalisation.py
 
@@ -93,6 +96,9 @@ results-fedpcl: $(VENV)/all  ## docs/results/fedpcl.md from real data; three hou
 
 results-fedseq: $(VENV)/all  ## docs/results/fedseq.md from real data; hours on a CPU, minutes on a GPU
 	$(BIN)/python experiments/fedseq.py
+
+results-finetune: $(VENV)/all  ## docs/results/finetune.md: the whole EfficientNet-Lite0 after Fed3R on CIFAR-100; needs a GPU
+	HANSA_DEVICE=cuda $(BIN)/python experiments/finetune.py
 
 results-attacks: $(VENV)/all  ## docs/results/attacks.md: label flipping and recovery with a generator on the digits; minutes
 	$(BIN)/python experiments/attacks.py

@@ -28,6 +28,7 @@ ALPHAS = (0, 0.1, 0.5, 1, 10)
 CIFAR = {"name": "npz", "path": "cifar100.npz"}
 LITE0 = {"name": "efficientnet-lite", "variant": 0, "size": 112}
 STAR = {"name": "star", "clients": 10}
+PAPER = {"name": "fed3r", "ridge": 0.01}  # λ of the papers
 HEAD = {"lr": 0.1, "epochs": 1, "batch_size": 50, "weight_decay": 4e-5, "train": "head"}
 numbers: dict[str, Any] = {}
 
@@ -50,7 +51,7 @@ def heterogeneity() -> str:
     """The same Fed3R on every split, where FedAvg moves."""
     rows, found = [], {}
     for alpha in ALPHAS:
-        closed = [run(f"fed3r-alpha{alpha}", cifar([{"algorithm": "fed3r"}], alpha), s) for s in SEEDS]
+        closed = [run(f"fed3r-alpha{alpha}", cifar([{"algorithm": PAPER}], alpha), s) for s in SEEDS]
         trained = [run(f"fedavg-alpha{alpha}", cifar([gradient("fedavg", 300)], alpha), s) for s in SEEDS]
         exact = {f"{100 * headline(one):.2f}" for one in closed}
         found[str(alpha)] = {"fed3r": [headline(r) for r in closed], "fedavg": [headline(r) for r in trained]}
@@ -66,14 +67,14 @@ def closed_forms() -> str:
     """Fed3R against the nearest class mean and with random features."""
     lifted = {"name": "random-features", "sigma": 1.0}
     scaled = [{"algorithm": {"name": "feature-scale", "factor": 2.0}, "evaluate_every": 1}]
-    plain = {"name": "fed3r", "normalize": "none"}
+    plain = {**PAPER, "normalize": "none"}
     plans = {
         "FedNCM, Euclidean": cifar([{"algorithm": {"name": "fedncm", "distance": "euclidean"}}]),
         "FedNCM, cosine": cifar([{"algorithm": "fedncm"}]),
         "Fed3R without normalisation": cifar([{"algorithm": plain}]),
-        "Fed3R (columns normalised)": cifar([{"algorithm": "fed3r"}]),
+        "Fed3R (columns normalised)": cifar([{"algorithm": PAPER}]),
         "Fed3R with intercept, no normalisation": cifar([{"algorithm": {**plain, "intercept": True}}]),
-        "Fed3R, Γ^0.8 (workshop)": cifar([{"algorithm": {"name": "fed3r", "normalize": "gamma"}}]),
+        "Fed3R, Γ^0.8 (workshop)": cifar([{"algorithm": {**PAPER, "normalize": "gamma"}}]),
         "Fed3R-RF 5k, σ = 2 × distance": cifar(
             [*scaled, {"algorithm": plain}], clients=10, model={**lifted, "dimension": 5000}
         ),
@@ -105,7 +106,7 @@ def initialisation() -> str:
     rows = []
     for label, (name, more) in methods.items():
         for start, (lr, temperature) in starts.items():
-            first = [] if start == "random" else [{"algorithm": "fed3r"}]
+            first = [] if start == "random" else [{"algorithm": PAPER}]
             plan = cifar([*first, gradient(name, rounds, lr, temperature, **more)])
             done = [run(f"init-{start}-{label}".lower().replace(", rate ", "-"), plan, seed) for seed in SEEDS]
             cells = [_to_target(done, target) for target in targets]
@@ -135,7 +136,7 @@ def writers() -> str:
     plans = {
         "FedAvg, linear, 200 rounds": {"data": data, "phases": [{**trained, "evaluate_every": 10}], "engine": "auto"},
         "Fed3R on pixels, 1 round": {"data": data, "phases": [raw]},
-        "Fed3R-RF 2k on pixels": {"data": data, "phases": [scaled, {"algorithm": "fed3r"}], "model": lifted},
+        "Fed3R-RF 2k on pixels": {"data": data, "phases": [scaled, {"algorithm": PAPER}], "model": lifted},
     }
     rows = []
     for name, plan in plans.items():
@@ -173,7 +174,7 @@ def domain_shift() -> str:
             label = f"delta{delta}{'-fedrdn' if normal else ''}"
             common = {"data": data, "engine": "auto"}
             alone = run(f"{label}-fedavg", {**common, "phases": [gradient("fedavg", 100)]})
-            both = run(f"{label}-both", {**common, "phases": [{"algorithm": "fed3r"}, tuned]})
+            both = run(f"{label}-both", {**common, "phases": [{"algorithm": PAPER}, tuned]})
             select = {"algorithm": {"name": "fed3r-select", "ridges": [0.01, 1.0, 100.0, 1000.0, 10000.0]}}
             chosen = run(f"{label}-select", {**common, "phases": [select]})
             cells = (headline(alone), headline(both, 0), headline(both, 1), headline(chosen))
@@ -184,7 +185,7 @@ def domain_shift() -> str:
 
 def forgetting() -> str:
     """One client leaves."""
-    plan = cifar([{"algorithm": "fed3r", "remember": "uploads"}])
+    plan = cifar([{"algorithm": PAPER, "remember": "uploads"}])
     done = run("forget", plan)
     whole = RUNS / "forget-whole.safetensors"
     if not whole.exists():
@@ -229,7 +230,7 @@ def privacy() -> str:
     """Accuracy against ε, one release; the statistics are computed once and only the noise is drawn anew."""
     epsilons, ridges = (0.5, 1, 2, 4, 8, 16, 64), (30.0, 300.0, 3000.0)
     experiment = assemble(
-        plan_from_table(json.loads(json.dumps(cifar([{"algorithm": "fed3r"}]))), "privacy", DATA)
+        plan_from_table(json.loads(json.dumps(cifar([{"algorithm": PAPER}]))), "privacy", DATA)
     ).experiment
     task, clients = experiment.task, experiment.federation.clients.values()
     parts = [collect(task, task.params(), client.train, "float32", clip=1.0) for client in clients]
@@ -289,7 +290,7 @@ def precision() -> str:
     """What the number format of the wire costs."""
     rows = []
     for wire in ("float32", "float64"):
-        done = run(f"wire-{wire}", cifar([{"algorithm": {"name": "fed3r", "wire": wire, "products": wire}}]))
+        done = run(f"wire-{wire}", cifar([{"algorithm": {**PAPER, "wire": wire, "products": wire}}]))
         head = load_file(done.path / "model.safetensors")["head.weight"].double()
         rows.append([wire, done, head])
     gap = float((rows[0][2] - rows[1][2]).norm() / rows[1][2].norm())

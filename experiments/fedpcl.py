@@ -5,7 +5,7 @@
     python experiments/fedpcl.py page              # the page from whatever runs are there
 
 Parts, the most important first: main, bytes, moments, clients, digits, losses, terms, banks, noise, longer, ridges,
-weak, office, alphas, backbones, paper, methods, more.  A method's rate (λ of a closed form) is chosen for every setting
+weak, office, alphas, backbones, ten, paper, methods.  A method's rate (λ of a closed form) is chosen for every setting
 on validation samples, with a seed that is not tested.  HANSA_WORKERS runs so many rows at a time, each in a process of
 one thread, HANSA_SECONDS ends it after the runs that are under way, and HANSA_FEATURES names where features are
 (fedpcl_data.py).

@@ -19,7 +19,7 @@ from fedpcl_runs import (
     CLOSED,
     COUNTED,
     CROWD_ROUNDS,
-    EVERY,
+    CROWDED,
     FACTOR,
     IMAGE_NOISE,
     LONG_RATES,
@@ -29,6 +29,7 @@ from fedpcl_runs import (
     LOSSES,
     MAIN,
     METHODS,
+    MOMENTS,
     NOISE,
     NOISED,
     PAPER,
@@ -261,10 +262,12 @@ def contribution() -> str:
 def moments() -> str:
     """Whether Adam begins anew at every visit."""
     lines = []
-    for rounds, epochs in ((ROUNDS, 1), (1, ROUNDS)):
-        told = numbers("office-feature-3-strong1", "Solo", f"{rounds}x{epochs}")
-        lines.append([f"{rounds} visits of {epochs} epochs", spread(told["mean"]) if told else "–"])
-    return table(["Solo, Lite0, 3 of a class, rate 0.001", "mean client"], lines)
+    for (setting, method), shapes in MOMENTS.items():
+        for rounds, epochs in shapes:
+            told = numbers(setting, method, f"{rounds}x{epochs}")
+            cells = [spread(told["mean"]) if told else "–", cell(setting, method)]
+            lines.append([plain(setting), method, f"{rounds} × {epochs}", *cells])
+    return table(["setting", "method", "visits × epochs", "rate 0.001", "the rate chosen, one epoch a visit"], lines)
 
 
 def longer() -> str:
@@ -404,7 +407,7 @@ tests are on images as they are. Nothing here is a promise of privacy.
 
 With 30 samples and batches of 32 a visit is one step. Adam's first step moves every weight by the whole rate, whatever
 its gradient, and moments begin anew at every visit, as they do in the authors' program, so all steps are of that kind;
-one visit of {rounds} epochs keeps them.
+a visit of many epochs keeps them.
 
 ## FedPCL or Fed3R
 
@@ -442,14 +445,12 @@ def write() -> None:
         seeds=len(SEEDS),
         weak=weak_backbones(),
         office=office(),
-        methods="\n\n".join(
-            f"### {titles[name]}\n\n{with_costs(name, METHODS if name in EVERY else SHORT)}" for name in MAIN
-        ),
+        methods="\n\n".join(f"### {titles[name]}\n\n{with_costs(name, METHODS)}" for name in MAIN),
         digits=digits(),
         losses=side_by_side({name: titles[name] for name in LOSS_SETTINGS}, LOSSES, VARIANTS),
         terms=side_by_side({name: titles[name] for name in TERM_SETTINGS}, TERMS, VARIANTS),
-        alphas=side_by_side(alphas, ("Solo", "FedRep", "FedPCL", "OLL(Fed3R)")),
-        clients=side_by_side(crowds, ("Solo", "FedAvg", "FedRep", "FedProto", "FedPCL", "OLL(Fed3R)")),
+        alphas=side_by_side(alphas, CROWDED),
+        clients=side_by_side(crowds, CROWDED),
         longer=longer(),
         fairness=table(["", "method", *FAIRNESS.values()], fair),
         bytes=byte_part(),

@@ -24,7 +24,7 @@ SEEDS, TUNING = (0, 1, 2, 3, 4), (100,)
 ROUNDS = int(os.environ.get("HANSA_ROUNDS", "100"))  # where clients are domains
 CROWD_ROUNDS = (ROUNDS + 1) // 2  # where they are many
 LONG_ROUNDS = 4 * CROWD_ROUNDS  # to see what more of them would give
-RATES, RIDGES = (3e-4, 1e-3, 3e-3), (0.01, 1.0, 100.0)
+RATES, RIDGES = (1e-4, 3e-4, 1e-3, 3e-3), (0.01, 1.0, 100.0)
 PLAIN = ("pfedme", "per-fedavg")  # their steps are SGD's
 FACTOR = 30  # of rates of SGD against those of Adam
 ADAM = {"weight_decay": 1e-4, "batch_size": 32, "optimiser": "adam"}
@@ -114,7 +114,7 @@ METHODS: dict[str, dict[str, Any]] = {
 CLOSED = ("Fed3R", "Fed3R-RF", "OLL(Fed3R)")  # in one round
 SHORT = ("Solo", "FedAvg", "FedRep", "FedProto", "FedPCL", "Fed3R", "OLL(Fed3R)")
 PAPER = ("FedAvg", "pFedMe", "Per-FedAvg", "FedRep", "FedProto", "Solo", "FedPCL", "Fed3R", "OLL(Fed3R)")
-LITTLE = ("Solo", "FedAvg", "FedPCL", "Fed3R", "OLL(Fed3R)")
+CROWDED = ("Solo", "FedAvg", "FedRep", "FedProto", "FedPCL", "OLL(Fed3R)")
 LOSSES: dict[str, dict[str, Any]] = {
     "FedAvg": METHODS["FedAvg"],
     "FedProto": METHODS["FedProto"],
@@ -286,10 +286,13 @@ def of(settings: Iterable[str], algorithms: dict[str, dict[str, Any]]) -> list[R
 
 
 MAIN = ("office-both-10-weak3", "office-both-3-strong2", "office-feature-3-strong2", "digits-feature-10-weak3")
-EVERY = MAIN[:2]  # where all methods run
 LOSS_SETTINGS = ("digits-both-10-weak3", "office-both-3-strong2")
 TERM_SETTINGS = ("digits-feature-10-weak3", "crowd-5-1", "digits-both-10-weak3")
 BANKED, NOISED, LONGER = "crowd-20-1", "office-both-10-weak3", "crowd-10-1"
+MOMENTS = {  # visits and their epochs, as many epochs in all
+    ("office-feature-3-strong1", "Solo"): ((ROUNDS, 1), (1, ROUNDS)),
+    ("office-feature-3-strong2", "FedProto"): ((ROUNDS, 1), (ROUNDS // 10, 10)),
+}
 RIDGED = "office-feature-3-weak1"  # where λ matters most
 LONG_RATES = {"FedAvg": 1e-3, "FedPCL": 3e-4}  # those chosen for fewer rounds
 COUNTED = {"FedAvg": METHODS["FedAvg"], **{name: BANKS[name] for name in BANKS if name != "bank-sampled-1"}}
@@ -308,10 +311,11 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
         for method, one in COUNTED.items()
     ],
     "moments": lambda: [
-        Row("office-feature-3-strong1", "Solo", METHODS["Solo"], rounds, epochs, grid=(1e-3,))
-        for rounds, epochs in ((ROUNDS, 1), (1, ROUNDS))
+        Row(setting, method, METHODS[method], rounds, epochs, grid=(1e-3,))
+        for (setting, method), shapes in MOMENTS.items()
+        for rounds, epochs in shapes
     ],
-    "clients": lambda: rows_of([f"crowd-{clients}-1" for clients in CLIENTS], ("FedPCL", "FedAvg", "OLL(Fed3R)")),
+    "clients": lambda: rows_of([f"crowd-{clients}-1" for clients in CLIENTS], CROWDED),
     "digits": lambda: rows_of(("digits-both-10-weak3", "digits-feature-10-weak1")),
     "losses": lambda: of(LOSS_SETTINGS, LOSSES),
     "terms": lambda: of(TERM_SETTINGS, TERMS),
@@ -329,18 +333,14 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     ],
     "ridges": lambda: [Row(RIDGED, f"ridge-{ridge:g}", METHODS["OLL(Fed3R)"], grid=(ridge,)) for ridge in RIDGES],
     "weak": lambda: rows_of(office(3, "weak3")),
-    "office": lambda: rows_of([*office(3, "strong1"), *office(3, "strong3"), *office(3, "weak1")], LITTLE),
-    "alphas": lambda: rows_of([f"crowd-10-{alpha:g}" for alpha in ALPHAS], ("Solo", "FedRep", "FedPCL", "OLL(Fed3R)")),
+    "office": lambda: rows_of([*office(3, "strong1"), *office(3, "strong3"), *office(3, "weak1")]),
+    "alphas": lambda: rows_of([f"crowd-10-{alpha:g}" for alpha in ALPHAS], CROWDED),
     "backbones": lambda: rows_of(
-        ("digits-both-10-weak1", "digits-both-10-weak2", "digits-feature-10-strong1", "digits-both-10-strong1"), LITTLE
+        ("digits-both-10-weak1", "digits-both-10-weak2", "digits-feature-10-strong1", "digits-both-10-strong1")
     ),
+    "ten": lambda: rows_of([*office(10, "strong2"), *office(10, "weak3")]),
     "paper": lambda: rows_of(("digits-feature-10-weak3", "digits-feature-10-weak1"), PAPER),
-    "methods": lambda: rows_of(EVERY, [name for name in METHODS if name != "FedTGP"]),
-    "more": lambda: [
-        *rows_of(["office-both-10-strong2", "office-feature-10-weak3"]),
-        *rows_of([f"crowd-{clients}-1" for clients in CLIENTS[:3]], ("Solo", "FedRep", "FedProto")),
-        *rows_of(EVERY[:1], ("FedTGP",)),  # whose server trains for most of a minute a run
-    ],
+    "methods": lambda: rows_of(MAIN, METHODS),
 }
 
 

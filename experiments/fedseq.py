@@ -17,17 +17,18 @@ On one H200 a thousand rounds of three seeds side by side took 2.4 minutes of Fe
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
+import multiprocessing.connection
 import os
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 import fedseq_page
 import torch
 from common import run
-from fedseq_runs import CENTRAL, ESTIMATORS, METHODS, PARTS, WORKERS, Job
+from fedseq_runs import CENTRAL, DEVICE, ESTIMATORS, METHODS, PARTS, WORKERS, Job
 
 import attacks
 import hansa
@@ -35,27 +36,45 @@ from hansa.io import store
 
 UNTIL = time.time() + float(os.environ.get("HANSA_SECONDS", "inf"))
 OTHER = ("fid", "page")  # words that are no runs
+CRASHES = 5  # of one run that are forgiven
 
 
-def make(job: Job) -> str:
-    """Make a run, unless the time is over."""
+def make(job: Job) -> None:
+    """Make a run; what is wrong with it ends the process with a sentence."""
     store.HELD = 2**31  # bytes: the states of 500 LeNets, which SCAFFOLD and FedDyn would write and read all the time
-    if time.time() > UNTIL:
-        return ""
+    if WORKERS > 1:
+        torch.set_num_threads(1)
+    if DEVICE != "cpu":
+        gc.disable()  # torch 2.11 on Python 3.12 crashed in the collector after some thousand steps on a GPU
     try:
         run(job.name, job.plan, job.seed)
     except hansa.HansaError as error:
-        return f"{job.name}, seed {job.seed}: {error}"
-    return ""
+        sys.exit(f"{job.name}, seed {job.seed}: {error}")
 
 
-def make_all(jobs: Sequence[Job]) -> list[str]:
-    """Make runs, several at a time where that is asked for; return what went wrong."""
-    if WORKERS == 1:
-        return [why for job in jobs if (why := make(job))]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(WORKERS, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        return [why for why in pool.map(make, jobs) if why]
+def make_all(jobs: Sequence[Job]) -> bool:
+    """Make every run in a process of its own, several at a time, until the time is over; tell whether all are made.
+
+    A process that crashes is started again, since a run goes on where it was.
+    """
+    context, waiting, running, good = multiprocessing.get_context("spawn"), [(job, 0) for job in jobs], {}, True
+    while waiting or running:
+        while waiting and len(running) < WORKERS and time.time() < UNTIL:
+            job, before = waiting.pop(0)
+            process = context.Process(target=make, args=(job,))
+            process.start()
+            running[process.sentinel] = process, job, before
+        if not running:
+            return False
+        for sentinel in multiprocessing.connection.wait(list(running)):
+            process, job, before = running.pop(sentinel)
+            process.join()
+            crashed = (process.exitcode or 0) < 0 and before < CRASHES
+            if crashed:
+                print(f"  {job.name}-seed{job.seed}: crashed, and goes on", flush=True)
+                waiting.insert(0, (job, before + 1))
+            good &= crashed or not process.exitcode
+    return good
 
 
 def chosen(words: Sequence[str]) -> list[Job]:
@@ -75,15 +94,13 @@ LATER = ("groups", "flipping")
 def main(words: Sequence[str]) -> None:
     """Make the runs of the parts named (all where none is), then the page."""
     jobs = chosen(words)
-    problems = make_all([job for job in jobs if not job.after])
-    problems += make_all([job for job in jobs if job.after])  # which continue runs that are there by now
+    good = make_all([job for job in jobs if not job.after])
+    good &= make_all([job for job in jobs if job.after])  # which continue runs that are there by now
     if not words or "fid" in words:
         attacks.main(["digits"])
     if not words or "page" in words:
         fedseq_page.write()
-    for why in problems:
-        print(why, file=sys.stderr)
-    sys.exit(bool(problems))
+    sys.exit(not good)
 
 
 if __name__ == "__main__":

@@ -141,27 +141,51 @@ def closeness(done: Run | None, counts: np.ndarray, grouping: str, metric: str, 
     sizes = counts.sum(axis=1).tolist()
     limits, rng = Limits(SETTINGS["cifar-0"].superclients), numpy_generator(seed, "closeness")
     named = {"metric": metric} if metric else {}
-    found = group(grouping, sizes, rows, limits, rng, clusters=counts.shape[1], **named)
-    mixes = np.stack([counts[members].sum(axis=0) / counts[members].sum() for members in found])
+    return divergence(counts, group(grouping, sizes, rows, limits, rng, clusters=counts.shape[1], **named))
+
+
+def closeness_of(trained: Run) -> float:
+    """Return the same of the superclients that a run visited, as it recorded them."""
+    table, place = trained.groups(), {name: k for k, name in enumerate(trained.data["clients"])}
+    assert table is not None
+    found: dict[int, set[int]] = {}
+    for number, client in zip(table["superclient"].to_pylist(), table["client"].to_pylist(), strict=True):
+        found.setdefault(number, set()).add(place[client])
+    return divergence(np.asarray(trained.data["counts"]), [sorted(members) for members in found.values()])
+
+
+def divergence(counts: np.ndarray, found: Sequence[Sequence[int]]) -> float:
+    """Return the mean divergence of groups of clients from all of them."""
+    mixes = np.stack([counts[list(members)].sum(axis=0) / counts[list(members)].sum() for members in found])
     return float(jensen_shannon(mixes, counts.sum(axis=0) / counts.sum()).mean())
 
 
 def group_rows() -> list[list[str]]:
-    """Return a row for every way to make superclients whose clients some run has described."""
+    """Return a row for every way to make superclients that some run has trained, or whose clients one has described.
+
+    Descriptions lie in checkpoints, which may be deleted; what was trained on them still tells its groups.
+    """
     any_run = [done for name in ESTIMATORS for done in finished_runs(describing_runs(name))]
     counts = {done.seed: np.asarray(done.data["counts"]) for done in any_run}
     rows = []
     for way in WAYS:
         estimator, grouping, metric, _ = way
-        described = {seed: finished(describing_runs(estimator), seed) if estimator else None for seed in counts}
-        seeds = [seed for seed in counts if not estimator or described[seed] is not None]
-        if not seeds:
-            continue
-        found = [closeness(described[seed], counts[seed], grouping, metric, int(seed or 0)) for seed in seeds]
-        trained = [final(curve(one), GROUP_LAST) for one in finished_runs(way_name(way))]
-        told = f"{np.mean(found):.3f} ± {np.std(found):.3f}"
-        rows.append([estimator or "–", grouping, metric or "–", told, spread(trained) if trained else "–", len(seeds)])
+        trained = finished_runs(way_name(way))
+        found = [closeness_of(one) for one in trained]
+        if not trained:
+            described = {seed: finished(describing_runs(estimator), seed) if estimator else None for seed in counts}
+            known = {seed: done for seed, done in described.items() if not estimator or (done and _kept(done))}
+            found = [closeness(done, counts[seed], grouping, metric, int(seed or 0)) for seed, done in known.items()]
+        if found:
+            told = f"{np.mean(found):.3f} ± {np.std(found):.3f}"
+            ends = [final(curve(one), GROUP_LAST) for one in trained]
+            rows.append([estimator or "–", grouping, metric or "–", told, spread(ends) if ends else "–", len(found)])
     return rows
+
+
+def _kept(done: Run) -> bool:
+    """Tell whether a run's checkpoint is there."""
+    return checkpoint_of(done.path).is_file()
 
 
 def group_part() -> str:

@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 import flic_exhibits
 import torch
 from flic_runs import METHODS, PROBLEMS, Job, Trial, jobs
+from flic_toys import TOYS
 
 import hansa
 
@@ -45,6 +46,8 @@ ORDER = (
     "digits-40-3",
     "digits-20-5",
     "mapping-100-dense",
+    *(f"paper-{name}-100" for name in TOYS),
+    *(f"paper-digits-{clients}-{classes}" for clients in (200, 100) for classes in (5, 3)),
 )
 
 

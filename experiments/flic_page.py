@@ -11,7 +11,20 @@ import flic_exhibits
 import numpy as np
 from common import RESULTS, picture, table
 from flic_real import SCORE
-from flic_runs import CURVES, METHODS, PRETRAIN, PROBLEMS, ROUNDS, SIZES, VARIANTS, Job, Setting, Trial
+from flic_runs import (
+    CURVES,
+    METHODS,
+    PRETRAIN,
+    PROBLEMS,
+    ROUNDS,
+    SIZES,
+    VARIANTS,
+    Job,
+    Problem,
+    Setting,
+    Trial,
+    settings_of,
+)
 from scipy import stats
 
 import hansa
@@ -120,8 +133,9 @@ def compared(found: Found, one: str, other: str, metric: Shown) -> Difference | 
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
-def told_setting(method: str, settings: Sequence[Setting], pace: int) -> str:
+def told_setting(problem: Problem, method: str, settings: Sequence[Setting]) -> str:
     """Return the setting that was chosen, or how often each was."""
+    pace, offered = problem.pace, [epochs for epochs, _ in settings_of(problem, METHODS[method])]
     counts = {one: settings.count(one) for one in dict.fromkeys(settings)}
     most = max(counts, key=lambda one: counts[one])
     times = "" if len(counts) == 1 else f" ({counts[most]} of {len(settings)})"
@@ -130,18 +144,18 @@ def told_setting(method: str, settings: Sequence[Setting], pace: int) -> str:
     if METHODS[method].beside:
         return f"{most[0]} trees, rate {most[1]:g}{times}"
     own = "" if METHODS[method].own == "–" else f", {METHODS[method].own} {most[1]:g}"
-    epochs, edge = most[0] * pace, "†" if most[0] == max(one for one, _ in METHODS[method].settings) else ""
+    epochs, edge = most[0] * pace, "†" if most[0] == max(offered) > min(offered) else ""
     return f"{epochs}{edge} epoch{'' if epochs == 1 else 's'}{own}{times}"
 
 
 def problem_table(name: str, found: Found, settings: Mapping[str, list[Setting]]) -> str:
     """Return a problem's table: every metric, and where there is one the difference from Local's."""
-    metrics, pace = shown(name), PROBLEMS[name].pace
+    metrics, problem = shown(name), PROBLEMS[name]
     head, rows = ["method", "chosen", *(metric.title for metric in metrics)], []
-    for method in (method for method in PROBLEMS[name].methods if method in found):
+    for method in (method for method in problem.methods if method in found):
         row = [
             method,
-            told_setting(method, settings[method], pace),
+            told_setting(problem, method, settings[method]),
             *(metric.mean(found[method]) for metric in metrics),
         ]
         gap = None if method == "Local" else compared(found, method, "Local", metrics[0])
@@ -302,6 +316,7 @@ def parts(found: Mapping[str, Found], settings: Mapping[str, Mapping[str, list[S
         "heart": some(lambda name: name == "heart"),
         "curves": curves,
         "others": some(lambda name: name in ("parkinsons", "eeg", "femnist")),
+        "budget": some(lambda name: PROBLEMS[name].budget is not None),
     }
 
 
@@ -403,6 +418,15 @@ fixed temperature, 0.3, that nobody chose: its Brier score and calibration error
 ## Parkinson's, EEG, FEMNIST
 
 {others}
+
+## The paper's budget
+
+A tenth of the clients in each of 50 rounds, 10 epochs a visit, batches of 100, Adam at 0.001, 100 epochs of
+pre-training, λ₁ = λ₂ = 0.001, an MLP on toys and a CNN on digits, then a last training of 10 epochs at every client.
+Nothing is chosen: η of FedHeNN is 0.001, and α trains for one epoch. The paper pre-trains in batches of 10 on toys,
+and its supplement has 100 epochs a visit there.
+
+{budget}
 
 ## What our variants buy
 

@@ -7,18 +7,19 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import flic_real
 import numpy as np
 from common import RUNS
-from flic_toys import digits, federation_of, toy
+from flic_toys import EACH, TOYS, digits, federation_of, toy
 
 from hansa import DataPlan, PhasePlan, Plan
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedhenn import FedHeNN
-from hansa.algorithms.flic import Alignment, Flic
+from hansa.algorithms.flic import ADAM, Alignment, Flic
 from hansa.algorithms.flic_class import FlicClass
 from hansa.algorithms.flic_hl import FlicHL
 from hansa.algorithms.hetfedrep import HetFedRep
@@ -31,6 +32,7 @@ from hansa.engines.vectorised import Vectorised
 from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore
 from hansa.metrics.pieces import AUC, Brier, CalibrationError
+from hansa.models.convolutional import CNN
 from hansa.models.dense import MLP, Linear
 from hansa.models.latent import Latent
 from hansa.models.tokens import ColumnTokens
@@ -45,7 +47,26 @@ from hansa.training.local import LocalTraining
 RECORDS = RUNS / "flic"  # a file for every run
 ROUNDS = int(os.environ.get("HANSA_ROUNDS", "5"))
 PRETRAIN = 10  # epochs
+ENGINE = Vectorised(device=os.environ.get("HANSA_DEVICE", "cpu"), threads=1)
 Setting = tuple[int, float]  # local epochs, and what a method has of its own
+Anchors = Callable[..., Alignment]  # by λ₁, and whatever else differs from the paper
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The rounds of a run, the share of clients in each, and how long and in which batches FLIC pre-trains.
+
+    With `epochs` a visit has so many, and nothing is chosen but what a method has several values of for it.
+    """
+
+    rounds: int
+    fraction: float
+    pretrain: int
+    batch: int
+    epochs: int = 0
+
+
+PAPERS = Budget(50, 0.1, 100, 100, epochs=10)  # §6 of the paper
 
 
 # ------------------------------------------------------------------------------------------------------------- methods
@@ -55,7 +76,7 @@ Setting = tuple[int, float]  # local epochs, and what a method has of its own
 class Method:
     """An algorithm for a setting, four settings to choose from, and what a client's model and columns are."""
 
-    make: Callable[[LocalTraining, float, float], Algorithm]  # the anchors' spread comes last
+    make: Callable[[LocalTraining, float, Anchors], Algorithm]
     settings: tuple[Setting, ...]
     own: str  # what the second number of a setting is
     hidden: bool = False  # whether the head has a layer that may be shared
@@ -63,11 +84,7 @@ class Method:
     look: str = "own"  # the columns: a site's own, the union of all, or those common to all
     last: Callable[[float], bool] = lambda _own: True  # whether all clients train by themselves in the end
     beside: bool = False  # whether it needs more than torch and numpy: see flic_beside.py
-
-
-def anchors(strength: float, spread: float, **told: Any) -> Alignment:
-    """Return anchors as the paper has them, with fewer epochs of pre-training."""
-    return Alignment(strength, spread=spread, pretrain_epochs=PRETRAIN, pretrain_batch=50, **told)
+    paper: tuple[float, ...] = (0.0,)  # what it has of its own at the paper's budget: one value is not chosen
 
 
 PAPER = 1e-3  # λ₁ and λ₂
@@ -78,44 +95,43 @@ RIDGES = tuple((1, ridge) for ridge in (0.1, 1.0, 10.0, 100.0))
 TREES = "boosted trees per site"
 NOTHING, FINE_TUNED = "–", "last training (0 or 1)"
 METHODS: Mapping[str, Method] = {
-    "Local": Method(lambda local, _own, _spread: Local(local), EPOCHS, NOTHING),
+    "Local": Method(lambda local, _own, _anchors: Local(local), EPOCHS, NOTHING),
     "HetFedRep": Method(
-        lambda local, own, _spread: HetFedRep(local, shared_epochs=int(own)),
+        lambda local, own, _anchors: HetFedRep(local, shared_epochs=int(own)),
         tuple((epochs, own) for epochs in (2, 6) for own in (1.0, 4.0)),
         "epochs of α",
         hidden=True,
+        paper=(1.0,),
     ),
     "FedHeNN": Method(
-        lambda local, own, _spread: FedHeNN(local, own, samples=50),
+        lambda local, own, _anchors: FedHeNN(local, own, samples=50),
         tuple((epochs, own) for epochs in (2, 6) for own in (0.01, 1.0)),
         "η",
+        paper=(1e-3,),
     ),
-    "FLIC-Class": Method(lambda local, _own, spread: FlicClass(local, anchors(PAPER, spread)), EPOCHS, NOTHING),
-    "FLIC-HL": Method(
-        lambda local, _own, spread: FlicHL(local, anchors=anchors(PAPER, spread)), EPOCHS, NOTHING, hidden=True
-    ),
+    "FLIC-Class": Method(lambda local, _own, anchors: FlicClass(local, anchors(PAPER)), EPOCHS, NOTHING),
+    "FLIC-HL": Method(lambda local, _own, anchors: FlicHL(local, anchors=anchors(PAPER)), EPOCHS, NOTHING, hidden=True),
     "FLIC-HL, λ₁ chosen": Method(
-        lambda local, own, spread: FlicHL(local, anchors=anchors(own, spread)),
+        lambda local, own, anchors: FlicHL(local, anchors=anchors(own)),
         ((6, 1e-4), (6, 1e-2), (6, 1e-1), (2, 1e-2)),
         "λ₁",
         hidden=True,
     ),
     "FLIC-HL, learnt covariance": Method(
-        lambda local, own, spread: FlicHL(
-            local, anchors=anchors(PAPER, spread, covariance="learnt", shrinkage=own, lr=0.01)
-        ),
+        lambda local, own, anchors: FlicHL(local, anchors=anchors(PAPER, covariance="learnt", shrinkage=own, lr=0.01)),
         tuple((epochs, own) for epochs in (2, 6) for own in (0.0, 0.5)),
         "shrinkage",
         hidden=True,
     ),
     "FLIC-HL, anchors at means": Method(
-        lambda local, own, spread: FlicHL(local, anchors=anchors(own, spread, start="means")),
+        lambda local, own, anchors: FlicHL(local, anchors=anchors(own, start="means")),
         STRENGTHS,
         "λ₁",
         hidden=True,
+        paper=(PAPER,),
     ),
     "FedAvg": Method(
-        lambda local, _own, _spread: FedAvg(local),
+        lambda local, _own, _anchors: FedAvg(local),
         ENDS,
         FINE_TUNED,
         model="plain",
@@ -123,7 +139,7 @@ METHODS: Mapping[str, Method] = {
         last=lambda own: own > 0,
     ),
     "Fed3R": Method(
-        lambda _local, own, _spread: Fed3R(own),
+        lambda _local, own, _anchors: Fed3R(own),
         RIDGES,
         "λ of the ridge",
         model="linear",
@@ -131,7 +147,7 @@ METHODS: Mapping[str, Method] = {
         last=lambda _own: False,
     ),
     "Fed3R, common columns": Method(
-        lambda _local, own, _spread: Fed3R(own),
+        lambda _local, own, _anchors: Fed3R(own),
         RIDGES,
         "λ of the ridge",
         model="linear",
@@ -139,25 +155,25 @@ METHODS: Mapping[str, Method] = {
         last=lambda _own: False,
     ),
     "column tokens": Method(
-        lambda local, _own, _spread: FedAvg(local), ENDS, FINE_TUNED, model="tokens", last=lambda own: own > 0
+        lambda local, _own, _anchors: FedAvg(local), ENDS, FINE_TUNED, model="tokens", last=lambda own: own > 0
     ),
     "column tokens + FLIC": Method(
-        lambda local, own, spread: Flic(FedAvg(local), anchors(own, spread)), STRENGTHS, "λ₁", model="tokens"
+        lambda local, own, anchors: Flic(FedAvg(local), anchors(own)), STRENGTHS, "λ₁", model="tokens"
     ),
     "column tokens + FLIC, anchors at means": Method(
-        lambda local, own, spread: Flic(FedAvg(local), anchors(own, spread, start="means")),
+        lambda local, own, anchors: Flic(FedAvg(local), anchors(own, start="means")),
         STRENGTHS,
         "λ₁",
         model="tokens",
     ),
     TREES: Method(
-        lambda local, _own, _spread: Local(local),  # never run: the trees are scikit-learn's
+        lambda local, _own, _anchors: Local(local),  # never run: the trees are scikit-learn's
         tuple((rounds, rate) for rounds in (30, 100) for rate in (0.03, 0.1)),
         "rate; the first number is that of trees",
         beside=True,
     ),
     "rows as text + Fed3R": Method(
-        lambda _local, own, _spread: Fed3R(own),
+        lambda _local, own, _anchors: Fed3R(own),
         RIDGES,
         "λ of the ridge",
         model="linear",
@@ -168,6 +184,7 @@ METHODS: Mapping[str, Method] = {
 }
 TABLE_3 = ("Local", "HetFedRep", "FLIC-HL", "FLIC-Class", "FedHeNN")
 VARIANTS = ("FLIC-HL, λ₁ chosen", "FLIC-HL, anchors at means", "FLIC-HL, learnt covariance")
+QUICK = VARIANTS[:2]  # learnt covariances take some times as long
 TABLES = ("FedAvg", "Fed3R", "column tokens", "column tokens + FLIC")
 
 
@@ -196,12 +213,11 @@ class Problem:
     like: str = ""
     real: bool = False
     spread: float = 10.0  # of the anchors
+    budget: Budget | None = None  # other than the usual
     rows: Callable[[int, bool], dict[str, flic_real.Site]] | None = None  # a table as it is, for trees
 
 
-def toys(
-    name: str, clients: int, each: int, methods: tuple[str, ...], told: str, like: str = "", pace: int = 1
-) -> Problem:
+def toys(name: str, clients: int, each: int, methods: tuple[str, ...], told: str, **others: Any) -> Problem:
     """Return a toy of so many clients, `each` training samples of a class."""
     titles = {"noisy": "Toy “noisy features”", "mapping": "Toy “linear mapping”"}
     looks = {
@@ -209,30 +225,46 @@ def toys(
         "mapping": "Every client sees five hidden columns through a random map of its own to 3 to 100.",
     }
     return Problem(
-        f"{titles[name]}, {clients} clients",
+        f"{titles[name]}, {clients} clients{BUDGETED if 'budget' in others else ''}",
         f"{looks[name]} 20 classes, 3 at a client. {told}",
         lambda seed, _look, tuning: toy(name, clients, seed, each=each, tuning=tuning),
         methods,
-        like=like,
-        pace=pace,
+        **others,
     )
 
 
-def digit_clients(clients: int, classes: int, methods: tuple[str, ...]) -> Problem:
-    """Return MNIST and USPS, 1,200 training images in all."""
+def digit_clients(clients: int, classes: int, methods: tuple[str, ...], samples: int = 1200, **others: Any) -> Problem:
+    """Return MNIST and USPS, so many training images in all."""
 
     def data(seed: int, _look: str, tuning: bool) -> Federation:
-        return federation_of(
-            digits(clients, np.random.default_rng((seed, clients, classes)), classes, 1200), 10, tuning=tuning
-        )
+        rng = np.random.default_rng((seed, clients, classes))
+        return federation_of(digits(clients, rng, classes, samples), 10, tuning=tuning)
 
     return Problem(
-        f"MNIST and USPS, {clients} clients of {classes} classes",
-        f"Half of the clients have MNIST at 28 × 28 pixels, half USPS at 16 × 16; {1200 // clients} images each.",
+        f"MNIST and USPS, {clients} clients of {classes} classes{BUDGETED if 'budget' in others else ''}",
+        f"Half of the clients have MNIST at 28 × 28 pixels, half USPS at 16 × 16; {samples // clients} images each.",
         data,
         methods,
-        pace=3,
+        **{"pace": 3, **others},
     )
+
+
+BUDGETED = ", the paper's budget"
+
+
+def budgeted() -> dict[str, Problem]:
+    """Return the paper's own budget and networks, on its toys and on digits."""
+    told: dict[str, Any] = {"local": ADAM, "budget": PAPERS, "tuning": ()}
+    methods = (*TABLE_3, "FLIC-HL, anchors at means")
+    found = {
+        f"paper-{name}-100": toys(name, 100, EACH, methods, "The paper's density, 2,000 samples of a class.", **told)
+        for name in TOYS
+    }
+    cnn = {**told, "encoder": CNN(), "pace": 1, "seeds": (0, 1, 2)}
+    for clients in (100, 200):
+        for classes in (3, 5):
+            found[f"paper-digits-{clients}-{classes}"] = digit_clients(clients, classes, methods, 6000, **cnn)
+    return found
 
 
 SMALL = LocalTraining(5e-3, batch_size=32, optimiser="adam")
@@ -260,21 +292,21 @@ def hospitals(patients: int | None, methods: tuple[str, ...], seeds: int) -> Pro
 
 FEW = "400 samples of a class in all, the paper's density at 20 clients: about 210 a client there, and 21 at 200."
 PROBLEMS: Mapping[str, Problem] = {
-    "mapping-20": toys("mapping", 20, 400, TABLE_3, FEW),
+    "mapping-20": toys("mapping", 20, 400, (*TABLE_3, *VARIANTS), FEW),
     "mapping-200": toys("mapping", 200, 400, (*TABLE_3, *VARIANTS), FEW, pace=2),
-    "noisy-20": toys("noisy", 20, 400, TABLE_3, FEW),
-    "noisy-200": toys("noisy", 200, 400, TABLE_3, FEW, pace=2),
+    "noisy-20": toys("noisy", 20, 400, (*TABLE_3, *VARIANTS), FEW),
+    "noisy-200": toys("noisy", 200, 400, (*TABLE_3, *QUICK), FEW, pace=2),
     "mapping-100-dense": toys(
         "mapping",
         100,
         2000,
         ("Local", "HetFedRep", "FLIC-HL"),
         "The paper's density, settings as for 20.",
-        "mapping-20",
+        like="mapping-20",
     ),
     "digits-20-3": digit_clients(20, 3, TABLE_3),
-    "digits-20-5": digit_clients(20, 5, TABLE_3),
-    "digits-40-3": digit_clients(40, 3, TABLE_3),
+    "digits-20-5": digit_clients(20, 5, (*TABLE_3, *VARIANTS)),
+    "digits-40-3": digit_clients(40, 3, (*TABLE_3, *VARIANTS)),
     "digits-40-5": digit_clients(40, 5, (*TABLE_3, *VARIANTS)),
     "heart": hospitals(
         None,
@@ -295,7 +327,7 @@ PROBLEMS: Mapping[str, Problem] = {
         "Voice recordings at home, total UPDRS. Each patient lacks a random half of 17 columns; test recordings are of "
         "other days.",
         lambda seed, look, tuning: flic_real.parkinsons(seed, look, tuning=tuning),
-        (*TABLE_3, *TABLES, TREES),
+        (*TABLE_3, *TABLES, TREES, VARIANTS[0]),  # real targets have no means of classes
         encoder=MLP((32,)),
         width=16,
         local=replace(SMALL, lr=0.02),
@@ -309,14 +341,15 @@ PROBLEMS: Mapping[str, Problem] = {
         "EEG, 40 subjects",
         "Six covariances of a trial, three classes; 24 to 480 training trials a subject, scaled by the subject's own.",
         lambda seed, _look, tuning: flic_real.eeg(seed, tuning=tuning),
-        (*TABLE_3, "FedAvg"),
+        (*TABLE_3, "FedAvg", *VARIANTS),
     ),
     "femnist": Problem(
         "FEMNIST, the digits of 105 writers",
         "The writers of FEMNIST-110 who have digits both to train and to test on; the 20 × 20 pixels in the middle.",
         lambda seed, _look, tuning: flic_real.femnist(seed, tuning=tuning),
-        (*TABLE_3, "FedAvg"),
+        (*TABLE_3, "FedAvg", *QUICK),
     ),
+    **budgeted(),
 }
 
 
@@ -333,20 +366,31 @@ def model(problem: Problem, method: Method) -> Model:
     return Latent(problem.encoder, problem.width, hidden)
 
 
+def spending(problem: Problem) -> Budget:
+    """Return a problem's budget: its own, or the usual one."""
+    return problem.budget or Budget(ROUNDS, 1.0, PRETRAIN, 50)
+
+
+def settings_of(problem: Problem, method: Method) -> tuple[Setting, ...]:
+    """Return the settings that a method has to choose from in a problem."""
+    epochs = spending(problem).epochs
+    return tuple((epochs, own) for own in method.paper) if epochs else method.settings
+
+
 def plan(problem: Problem, method: Method, setting: Setting, seed: int) -> Plan:
-    """Return rounds of all clients and, but for closed forms, a last training of each by itself."""
-    local = replace(problem.local, epochs=setting[0] * problem.pace)
-    algorithm = method.make(local, setting[1], problem.spread)
-    rounds = 1 if algorithm.one_shot else ROUNDS
+    """Return the rounds and, but for closed forms, a last training of each client by itself."""
+    spent, local = spending(problem), replace(problem.local, epochs=setting[0] * problem.pace)
+    anchors = partial(Alignment, spread=problem.spread, pretrain_epochs=spent.pretrain, pretrain_batch=spent.batch)
+    algorithm = method.make(local, setting[1], anchors)
+    rounds = 1 if algorithm.one_shot else spent.rounds
     temperature = 0.3 if algorithm.one_shot and not problem.real else None
-    phases = [
-        PhasePlan(algorithm, rounds, orchestration=Star(fraction=1.0), evaluate_every=rounds, temperature=temperature)
-    ]
+    star = Star(fraction=spent.fraction)
+    phases = [PhasePlan(algorithm, rounds, orchestration=star, evaluate_every=rounds, temperature=temperature)]
     if method.last(setting[1]):
         phases.append(PhasePlan(Local(local), orchestration=Sweep()))
     metrics = EvaluatePlan((AUC(), Brier(), CalibrationError()) if problem.by == "loss" else ())
     data = DataPlan(Digits(), Natural())  # stands for the clients, which are made in Python
-    return Plan(data, tuple(phases), model(problem, method), Vectorised(threads=1), metrics, name="flic", seed=seed)
+    return Plan(data, tuple(phases), model(problem, method), ENGINE, metrics, name="flic", seed=seed)
 
 
 class LastMetrics:
@@ -384,7 +428,8 @@ class Trial:
         """The name of its record, in which the budget is a part: runs of two budgets are never mixed."""
         plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in self.method.lower())
         kind = "tuning" if self.tuning else "test"
-        return f"{self.problem}-{plain}-{ROUNDS}-{self.setting[0]}-{self.setting[1]:g}-{kind}-seed{self.seed}.json"
+        rounds = spending(PROBLEMS[self.problem]).rounds
+        return f"{self.problem}-{plain}-{rounds}-{self.setting[0]}-{self.setting[1]:g}-{kind}-seed{self.seed}.json"
 
     def found(self) -> dict[str, float] | None:
         """Return the metrics of a run that has been made."""
@@ -442,17 +487,24 @@ class Job:
         problem = PROBLEMS[self.problem]
         name = problem.like or self.problem
         seeds = PROBLEMS[name].tuning or self.seeds
-        settings = METHODS[self.method].settings
-        return [[Trial(name, self.method, one, seed, True) for seed in seeds] for one in settings]
+        settings = settings_of(PROBLEMS[name], METHODS[self.method])
+        return (
+            []
+            if len(settings) == 1
+            else [[Trial(name, self.method, one, seed, True) for seed in seeds] for one in settings]
+        )
 
     def chosen(self, metrics: Callable[[Trial], dict[str, float] | None]) -> Setting | None:
         """Return the setting that does best on samples held out of the training sets; None where runs are missing."""
         problem = PROBLEMS[self.problem]
+        settings = settings_of(problem, METHODS[self.method])
         found = [[metrics(trial) for trial in some] for some in self.trials()]
+        if not found:
+            return settings[0]
         if any(one is None for some in found for one in some):
             return None
         means = [np.mean([score(problem, one) for one in some if one is not None]) for some in found]
-        return METHODS[self.method].settings[int(np.argmax(means))]
+        return settings[int(np.argmax(means))]
 
     def reported(self, setting: Setting) -> Iterator[Trial]:
         """Return the runs to report, with a chosen setting: the one look at the test sets."""

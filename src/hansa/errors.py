@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class HansaError(ValueError):
@@ -32,6 +32,18 @@ class Problems(HansaError):
     def __init__(self, problems: Iterable[str]):
         self.problems = tuple(problems)
         super().__init__("\n".join(self.problems))
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Make every check, and tell what all of them refuse at once."""
+    found: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except HansaError as error:
+            found += error.problems if isinstance(error, Problems) else (str(error),)
+    if found:
+        raise Problems(dict.fromkeys(found))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

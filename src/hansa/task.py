@@ -6,7 +6,8 @@ import functools
 import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
@@ -70,7 +71,38 @@ class FollowsClients(Protocol):
 
 def follows_clients(model: Model) -> bool:
     """Tell whether a model, or one that it is made of, depends on more than the shape of a client's inputs."""
-    return isinstance(model, FollowsClients) or any(map(follows_clients, _inner(model).values()))
+    return any(isinstance(one, FollowsClients) for one in parts_of(model))
+
+
+def normalises(model: Model) -> bool:
+    """Tell whether a model, or one that it is made of, prepares pictures itself and so must get them in [0, 1]."""
+    return any(getattr(one, "normalises", False) for one in parts_of(model))
+
+
+@runtime_checkable
+class ReadsTexts(Protocol):
+    """A model that reads texts, as token numbers of its own making."""
+
+    def tokens(self, texts: Any) -> Any:
+        """Return token numbers (n × length) of n texts."""
+        ...
+
+
+def reader_of(model: Model) -> ReadsTexts | None:
+    """Return the model, or the one that it is made of, that turns texts into token numbers."""
+    return next((one for one in parts_of(model) if isinstance(one, ReadsTexts)), None)
+
+
+def fingerprint_of(model: Model) -> str:
+    """Return a name of the weights that a model, and those it is made of, come with; empty where they have none."""
+    return " ".join(cast(Any, one).fingerprint() for one in parts_of(model) if hasattr(one, "fingerprint"))
+
+
+def parts_of(model: Model) -> Iterator[Model]:
+    """Yield a model and all that it is made of, from the outside in."""
+    yield model
+    for inner in _inner(model).values():
+        yield from parts_of(inner)
 
 
 def fitted(model: Model, clients: Sequence[ClientInputs]) -> Network:
@@ -86,7 +118,8 @@ def fitted(model: Model, clients: Sequence[ClientInputs]) -> Network:
 
 def _inner(model: Model) -> dict[str, Model]:
     """Return the models that a model is made of, by the setting that holds them."""
-    found = {name: getattr(model, name) for name, hint in field_types(type(model)).items() if piece_kind(hint)}
+    hints: Mapping[str, Any] = field_types(type(model)) if is_dataclass(model) else {}
+    found = {name: getattr(model, name) for name, hint in hints.items() if piece_kind(hint)}
     return {name: inner for name, inner in found.items() if hasattr(inner, "build")}
 
 
@@ -142,13 +175,23 @@ def _initial(model: Model, input_shape: tuple[int, ...], outputs: int, seed: int
 @functools.lru_cache(maxsize=256)
 def _flops(model: Model, input_shape: tuple[int, ...], outputs: int, integers: bool) -> tuple[float, float]:
     module = _skeleton(model, input_shape, outputs).eval()
-    x = torch.zeros((1, *input_shape), dtype=torch.long if integers else _number_format(module))
-    with torch.no_grad():
-        with FlopCount() as features:
-            z = module.get_submodule("features")(x)
-        with FlopCount() as head:
-            module.get_submodule("head")(z)
-    return float(features.total), float(head.total)
+    x = torch.zeros((2, *input_shape), dtype=torch.long if integers else _number_format(module))
+    counts = []
+    for samples in (x, x[:1]):  # what is done once for any number of samples, such as a product of weights, falls out
+        with torch.no_grad():
+            with FlopCount() as features:
+                z = module.get_submodule("features")(samples)
+            with FlopCount() as head:
+                module.get_submodule("head")(z)
+        counts.append((features.total, head.total))
+    (both, both_heads), (one, one_head) = counts
+    return float(both - one), float(both_heads - one_head)
+
+
+@functools.lru_cache(maxsize=64)
+def _still(module: torch.nn.Module, device: torch.device) -> Tree:
+    """Return a network's buffers on a device, among them those that are no leaves, such as numbers of positions."""
+    return {key: leaf.to(device) for key, leaf in module.named_buffers()}
 
 
 def _number_format(module: torch.nn.Module) -> torch.dtype:
@@ -179,6 +222,7 @@ class Task:
     samples: int = 0  # training samples of all clients together; 0 where nobody knows
     round: int = 0  # of the phase, from 0 on, and of how many: learning rates may follow it
     rounds: int = 1
+    mixed: bool = False  # networks that train multiply and convolve in bfloat16, where an engine is asked for that
     pace: float = 1.0  # a factor on learning rates, by which a guard slows training down
     rates: tuple[float, ...] = ()  # after a calibration: the largest rate of the head, and a factor on the features'
     place: int = 0  # of the phase among all phases of a run, and of those it continues
@@ -186,7 +230,7 @@ class Task:
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows
     opened: int = 0  # clients without whom no sum of a round is opened, where each brings a share of the noise; else 0
     spans: tuple[tuple[str, int], ...] = ()  # of frozen features: every extractor's name and its number of columns
-    pixels: PixelScale = ()  # what standardised the inputs, where these are pictures that a source was told to scale
+    pixels: PixelScale = ()  # what standardised the inputs, by channel or column, where a source was told to
     characters: str = ""  # that token ids stand for, in their order; empty where they stand for none
     networks: Mapping[str, Network] = field(default_factory=dict)  # of clients that have another than the common one
     public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
@@ -273,7 +317,9 @@ class Task:
         if module.training != training:
             module.train(training)
         own = params if params.keys() <= self._leaves else {k: v for k, v in params.items() if k in self._leaves}
-        return self._scaled(self.network(own, self.inputs(x)))
+        with self._precision(x, training):
+            out = self.network(own, self.inputs(x))
+        return self._scaled(out.to(self.number_format) if self.mixed else out)
 
     def head(self, params: Tree, z: Tensor, *, training: bool = False) -> Tensor:
         """Return what `forward` makes of features: logits, or predictions of real targets."""
@@ -285,7 +331,8 @@ class Task:
 
     def network(self, params: Tree, x: Tensor) -> Tensor:
         """Return what the network itself makes of inputs, in the mode it is in."""
-        out: Tensor = functional_call(self.module, params, (x,), tie_weights=self._tied)
+        still = {} if x.device.type == "cpu" else _still(self.module, x.device)
+        out: Tensor = functional_call(self.module, {**still, **params}, (x,), tie_weights=self._tied)
         return out
 
     @functools.cached_property
@@ -299,8 +346,16 @@ class Task:
         module = self.module.get_submodule(name)
         if module.training != training:
             module.train(training)
-        out: Tensor = functional_call(module, pick(name, params), (self.inputs(x),))
-        return out
+        still = {} if x.device.type == "cpu" else _still(module, x.device)
+        with self._precision(x, training):
+            out: Tensor = functional_call(module, {**still, **pick(name, params)}, (self.inputs(x),))
+        return out.to(self.number_format) if self.mixed else out
+
+    def _precision(self, x: Tensor, training: bool) -> AbstractContextManager[None]:
+        """Return what lets a network that trains round the factors of products to bfloat16."""
+        if not (self.mixed and training):
+            return nullcontext()
+        return torch.autocast(x.device.type, torch.bfloat16)
 
     def features(self, params: Tree, x: Tensor) -> Tensor:
         """Return what the head sees, φ(x), flattened to one vector a sample."""
@@ -390,7 +445,8 @@ def task_from_table(
     require(math.prod(task.input_shape) <= LARGEST, f"An 'input_shape' of {shape} cannot be: no sample is so large.")
     known = all(math.isfinite(mean) and 0 < deviation < math.inf for mean, deviation in task.pixels)
     fits = known and len(task.pixels) in (0, task.input_shape[0])
-    require(fits, f"The 'pixels' of a task are a mean and a deviation > 0 for every channel. Got {task.pixels}.")
+    says = "The 'pixels' of a task are a mean and a deviation > 0 for every channel or column"
+    require(fits, f"{says}. Got {task.pixels}.")
     require(task.temperature > 0, f"The 'temperature' of a task must be a number > 0. Got {task.temperature}.")
     known = len(task.rates) in (0, 2) and all(0 < rate < math.inf for rate in (task.pace, *task.rates))
     require(known, f"The 'pace' and both 'rates' of a task must be numbers > 0. Got {task.pace} and {task.rates}.")

@@ -16,9 +16,14 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 
 from hansa import api
+from hansa.algorithms.deepafl import DeepAFL
 from hansa.algorithms.fed3r import Fed3R
+from hansa.algorithms.fed3r_ft import Fed3RFT
+from hansa.algorithms.fed3r_select import Fed3RSelect
 from hansa.algorithms.fedcof import FedCOF
+from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.lda import LDA, discriminant
+from hansa.algorithms.statistics import from_tree
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.deploy.forget import forget
@@ -26,13 +31,15 @@ from hansa.engines.serial import Serial
 from hansa.engines.vectorised import Vectorised
 from hansa.errors import HansaError, HansaWarning
 from hansa.io.store import MemoryStore
+from hansa.models.deep_random_features import DeepRandomFeatures
 from hansa.models.dense import Linear
+from hansa.models.random_features import RandomFeaturesModel
 from hansa.models.random_projection import RandomProjection
 from hansa.orchestrate.star import Sweep
-from hansa.payload import Update
+from hansa.payload import Update, set_apart
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
-from hansa.ridge import GaussianMechanism, RidgeStatistics, gcv
+from hansa.ridge import GaussianMechanism, RidgeStatistics, adassp, gcv, project_positive
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
@@ -61,10 +68,15 @@ def clients(count: int, by_class: bool = False, scale: float = 1.0) -> Federatio
 
 
 def run(
-    algorithm: Algorithm, data: Federation, engine: Any = None, model: Model | None = None
+    algorithm: Algorithm,
+    data: Federation,
+    engine: Any = None,
+    model: Model | None = None,
+    phase: Phase | None = None,
 ) -> tuple[PhaseRun, ListJournal]:
     task = Task(model or Linear(), (WIDTH,), CLASSES, len(data.clients), samples=sum(data.sizes().values()))
-    made, journal = Experiment(task, data, (Phase("one", algorithm, Sweep(), 1),), engine or Serial()), ListJournal()
+    phases = (phase or Phase("one", algorithm, Sweep(), 1),)
+    made, journal = Experiment(task, data, phases, engine or Serial()), ListJournal()
     done = run_phases(made, MemoryStore(), journal)
     assert done is not None
     return done, journal
@@ -85,16 +97,16 @@ def whole(scale: float = 1.0) -> RidgeStatistics:
 
 
 def test_the_ridge_of_gcv_is_on_record_and_the_same_on_every_split() -> None:
-    algorithm, sums = Fed3R(ridge="gcv"), whole(10.0)
+    algorithm, sums = Fed3R(), whole(10.0)
     chosen = gcv(sums).lam
-    assert chosen == 100.0  # neither the default nor what is taken without samples
+    assert chosen == 100.0  # neither the papers' 0.01 nor what is taken without samples
     for data in (clients(1, scale=10.0), clients(12, scale=10.0), clients(12, by_class=True, scale=10.0)):
         done, _ = run(algorithm, data)
         (shown,) = algorithm.exhibits(done.task, done.server, {})
         assert shown.columns == {"λ": [chosen]}
         weight = algorithm.model(done.task, done.server)["head.weight"].double()
         assert torch.allclose(weight.T, sums.solve(chosen), atol=1e-5)
-    assert Fed3R().exhibits(done.task, done.server, {}) == ()
+    assert Fed3R(0.01).exhibits(done.task, done.server, {}) == ()
 
 
 def test_candidates_follow_the_scale_of_features() -> None:
@@ -117,8 +129,33 @@ def test_a_ridge_that_cannot_be_is_refused() -> None:
         Fed3R(ridge=0.0)
     with pytest.raises(HansaError, match=r"or 'gcv'\. Got 'loo'"):
         LDA(ridge="loo")  # type: ignore[arg-type]
-    with pytest.raises(HansaError, match="fit the noise"):
-        Fed3R(ridge="gcv", privacy=GaussianMechanism(5.0))
+    with pytest.raises(HansaError, match="for sums with noise"):
+        Fed3R(ridge="adassp")
+    assert Fed3R(privacy=GaussianMechanism(5.0)).ridge == "adassp"  # cross-validation would fit the noise
+
+
+def test_adassp_by_hand() -> None:
+    """A = 4·I of two features and no noise drawn: κ = σ_A·√(2·log(8/0.05)), and λ_min − κ is room that λ leaves out."""
+    sums = RidgeStatistics(4.0 * torch.eye(2).double(), torch.zeros(2, 3).double(), torch.ones(3).double())
+    mechanism = GaussianMechanism(8.0)
+    kappa = mechanism.deviations[0] * math.sqrt(2 * math.log(160))
+    assert 2 < kappa < 4
+    assert adassp(sums, mechanism) == pytest.approx(kappa - (4 - kappa))
+    assert adassp(sums, mechanism, draws=4) == pytest.approx(2 * kappa)  # where nothing is sure of λ_min
+    assert 0 < adassp(sums + sums.copy() + sums.copy(), mechanism) < 1e-9  # noise is small beside A
+
+
+@pytest.mark.parametrize("trust", ["central", "local"])
+def test_the_ridge_of_noised_sums_is_on_record_and_as_large_as_the_noise(trust: Any) -> None:
+    mechanism = GaussianMechanism(2.0, noise="simulated")
+    algorithm = Fed3R(privacy=mechanism, trust=trust)
+    done, _ = run(algorithm, clients(9))
+    (shown,) = algorithm.exhibits(done.task, done.server, {})
+    sums = from_tree(done.server, "release" if trust == "central" else "ridge")
+    lam = adassp(sums, mechanism, 1 if trust == "central" else 9)
+    assert shown.columns == {"λ": [lam]} and "AdaSSP" in shown.note
+    found = algorithm.model(done.task, done.server)["head.weight"].double()
+    assert torch.allclose(found.T, project_positive(sums).solve(lam), atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------------ factors
@@ -293,7 +330,7 @@ def test_afl_is_fed3r() -> None:
 
 
 def test_a_projection_travels_as_a_seed() -> None:
-    done, _ = run(Fed3R(normalize="none", products="float64"), clients(3), model=RandomProjection(dimension=4, seed=5))
+    done, _ = run(Fed3R(0.01, "none", products="float64"), clients(3), model=RandomProjection(dimension=4, seed=5))
     assert set(done.task.params()) == {"head.weight", "head.bias"}  # the projection is no leaf
     matrix = done.task.features(done.task.params(), torch.eye(WIDTH))
     x, y = samples()
@@ -312,12 +349,50 @@ def test_projections_keep_lengths_and_follow_their_seed() -> None:
     assert torch.equal(rows(0), rows(0)) and (rows(0) - rows(1)).abs().max() > 0.01
 
 
-# --------------------------------------------------------------------------------------------------------- forgetting
+# ------------------------------------------------------------------------------------------- streaming and forgetting
+
+CLOSED: dict[str, tuple[Algorithm, Model]] = {
+    "fed3r": (Fed3R(products="float64", wire="float64"), Linear()),
+    "factor": (Fed3R(wire="float64", upload="factor"), Linear()),
+    "fed3r-rf": (Fed3R(products="float64", wire="float64"), RandomFeaturesModel(dimension=8, sigma=5.0)),
+    "random-projection": (LDA(products="float64", wire="float64"), RandomProjection(dimension=4)),
+    "lda": (LDA(products="float64", wire="float64"), Linear()),
+    "fedncm": (FedNCM(), Linear()),
+    "fedcof": (FedCOF(), Linear()),
+    "deepafl": (DeepAFL(products="float64", wire="float64"), DeepRandomFeatures(dimension=5, layers=1)),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_clients_may_come_late_and_leave(name: str) -> None:
+    """Two clients a round, in four rounds, and one that leaves again, are those that are left, in one round."""
+    algorithm, model = CLOSED[name]
+    data = clients(8)
+    streamed = run(algorithm, data, model=model, phase=Phase("one", algorithm, Sweep(2), 4))[0]
+    gone = data.clients["c05"].train
+    up, _ = algorithm.client_step(streamed.task, {}, {}, gone, torch.Generator())
+    sent = algorithm.decode(streamed.task, algorithm.encode(up.sums))
+    left = algorithm.forget(streamed.task, streamed.server, set_apart(algorithm.uplink, "c05", replace(up, sums=sent)))
+    others = replace(data, clients={name: one for name, one in data.clients.items() if name != "c05"})
+    expected = run(algorithm, others, model=model)[0]
+    found, wanted = (algorithm.model(expected.task, server) for server in (left, expected.server))
+    assert all(torch.allclose(found[key], leaf, rtol=1e-3, atol=1e-4) for key, leaf in wanted.items())
+    before = algorithm.model(streamed.task, streamed.server)["head.weight"]
+    assert not torch.allclose(before, wanted["head.weight"], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", [Fed3RSelect(), Fed3RFT()], ids=["fed3r-select", "fed3r-ft"])
+def test_who_cannot_forget_says_so(algorithm: Algorithm) -> None:
+    with pytest.raises(HansaError, match="cannot be taken out exactly; run again without it"):
+        algorithm.forget(Task(Linear(), (WIDTH,), CLASSES, 3), {}, Update({}))
+
 
 PLAN = """
 [data]
 source = "digits"
 partition = {{ name = "dirichlet", clients = 6, alpha = 0.5 }}
+[model]
+{model}
 [[phases]]
 algorithm = {algorithm}
 remember = "uploads"
@@ -325,11 +400,16 @@ remember = "uploads"
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    ['{ name = "fed3r", ridge = "gcv", upload = "factor" }', '"lda"', '{ name = "fedcof", least = 2 }'],
+    ("algorithm", "model"),
+    [
+        ('{ name = "fed3r", upload = "factor" }', 'name = "random-projection"\ndimension = 30'),
+        ('"lda"', 'name = "linear"'),
+        ('{ name = "fedcof", least = 2 }', 'name = "linear"'),
+        ('"deepafl"', 'name = "deep-random-features"\ndimension = 30\nlayers = 1'),
+    ],
 )
-def test_a_client_can_be_forgotten(algorithm: str, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN.format(algorithm=algorithm))
+def test_a_client_can_be_forgotten(algorithm: str, model: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN.format(algorithm=algorithm, model=model))
     done = api.run(tmp_path / "plan.toml", out=tmp_path / "run").path
     before = load_file(done / "model.safetensors")["head.weight"]
     record = forget(done, "client-003")
@@ -341,3 +421,13 @@ def test_a_client_can_be_forgotten(algorithm: str, tmp_path: Path) -> None:
     after, expected = (load_file(path / "model.safetensors")["head.weight"] for path in (done, without))
     assert float((after - expected).norm() / expected.norm()) < 1e-5
     assert float((after - before).norm() / before.norm()) > 1e-4
+
+
+def test_earlier_layers_still_depend_on_a_client_that_left(tmp_path: Path) -> None:
+    """The sums of the last layer are without it, and the record says what is not."""
+    table = PLAN.format(algorithm='"deepafl"', model='name = "deep-random-features"\ndimension = 20\nlayers = 2')
+    (tmp_path / "plan.toml").write_text(table + '[[phases]]\nalgorithm = "deepafl"\nremember = "uploads"\n')
+    done = api.run(tmp_path / "plan.toml", out=tmp_path / "run").path
+    record = forget(done, "client-003")
+    assert record["exact"] is False and record["difference_of_sums"] < 1e-9
+    assert any("layers.0.delta" in one["what"] and one["learnt"] for one in record["remains"])

@@ -25,7 +25,7 @@ from hansa.models.dense import MLP, Linear
 from hansa.models.random_features import RandomFeaturesModel
 from hansa.orchestrate.star import Star, Sweep
 from hansa.payload import Update
-from hansa.ridge import GaussianMechanism, RandomFeatures, RidgeStatistics, median_distance
+from hansa.ridge import GaussianMechanism, RandomFeatures, RidgeStatistics, gcv, median_distance
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
@@ -74,7 +74,7 @@ def accuracy(done: PhaseRun) -> float:
 
 @pytest.mark.parametrize("normalize", ["column", "gamma", "none"])
 def test_the_head_is_the_ridge_solution(normalize: str) -> None:
-    done = run(clients(7), Linear(), (Fed3R(normalize=normalize, products="float64"), Sweep(), 1))
+    done = run(clients(7), Linear(), (Fed3R(0.01, normalize, products="float64"), Sweep(), 1))
     x, y = samples()
     expected = RidgeStatistics.from_features(x.double(), y, CLASSES).solve(0.01, normalize)  # type: ignore[arg-type]
     head = deployed(done)
@@ -83,7 +83,7 @@ def test_the_head_is_the_ridge_solution(normalize: str) -> None:
 
 
 def test_the_intercept_goes_into_the_bias() -> None:
-    done = run(clients(3), Linear(), (Fed3R(intercept=True), Sweep(), 1))
+    done = run(clients(3), Linear(), (Fed3R(0.01, intercept=True), Sweep(), 1))
     x, y = samples()
     expected = RidgeStatistics.from_features(x, y, CLASSES).solve(0.01, intercept=True)
     assert torch.allclose(deployed(done)["head.bias"].double(), expected[-1], rtol=1e-4)
@@ -117,7 +117,7 @@ def test_splits_do_not_matter_where_fedavg_moves() -> None:
 
 def test_random_features_travel_as_a_seed() -> None:
     lifted = RandomFeaturesModel(Linear(), dimension=40, sigma=3.0, seed=5)
-    done = run(clients(4), lifted, (Fed3R(normalize="none"), Sweep(), 1))
+    done = run(clients(4), lifted, (Fed3R(0.01, "none"), Sweep(), 1))
     x, y = samples()
     omega = RandomFeatures(WIDTH, 40, 3.0, 5)
     expected = RidgeStatistics.from_features(omega(x), y, CLASSES).solve(0.01, "none")
@@ -204,7 +204,7 @@ def test_ft_under_wima_classifies_the_averaged_features() -> None:
     got = deployed(done)
     assert torch.allclose(got[key], mean) and not torch.allclose(mean, done.server[f"inner.model.{key}"])
     ridge = RidgeStatistics(*(done.server[f"inner.ridge.{part}"] for part in ("gram", "moment", "counts")))
-    assert torch.allclose(got["head.weight"].double().T, ridge.solve(0.01, "gamma", 0.8), rtol=1e-4)
+    assert torch.allclose(got["head.weight"].double().T, ridge.solve(gcv(ridge).lam, "gamma", 0.8), rtol=1e-4)
 
 
 def test_selection_finds_what_a_grid_on_held_out_data_finds() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,7 +24,7 @@ from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.errors import HansaError
 from hansa.models.dense import MLP
-from hansa.payload import Update
+from hansa.payload import Update, set_apart
 from hansa.server.optimisers import SGD
 from hansa.task import Task
 from hansa.training.local import LocalTraining
@@ -36,7 +38,7 @@ EVERYONE = ["c0", "c1", "c2", "c3"]
 def judged(algorithm: Guarded, server: Tree, gap: float) -> Tree:
     """A round of one client of weight 2 that moves w by one and reports this loss."""
     step = torch.tensor([[2.0], [-2.0]])
-    up = Update({"model.head.weight": step, "guard.worse": torch.tensor(2 * gap, dtype=torch.float64)}, 2.0)
+    up = Update({"model.head.weight": step, "guard.worse": 2 * torch.tensor([gap, gap**2], dtype=torch.float64)}, 2.0)
     return algorithm.server_step(TASK, server, up)
 
 
@@ -86,7 +88,8 @@ def test_a_client_reports_the_paired_loss_and_trains_at_the_pace_told() -> None:
     up, _ = visit(algorithm, SMALL, server, data)
     now, start = (SMALL.params() | pick("inner.model", server), SMALL.params())
     losses = [F.cross_entropy(SMALL.forward(params, data.x).double(), data.y) for params in (now, start)]
-    assert float(up.sums["guard.worse"]) == pytest.approx(20 * float(losses[0] - losses[1]), rel=1e-9)
+    gap = float(losses[0] - losses[1])
+    assert up.sums["guard.worse"].tolist() == pytest.approx([20 * gap, 20 * gap**2], rel=1e-9)
     slow = FedAvg(replace(LOCAL, lr=0.025))
     alone, _ = slow.client_step(SMALL, sent(slow, SMALL, pick("inner", server)), {}, data, rng())
     assert equal(pick("model", up.sums), pick("model", alone.sums)) and up.flops > alone.flops
@@ -103,7 +106,7 @@ def test_a_client_whose_training_overflows_stays_where_it_was() -> None:
     algorithm = Guarded(Scaffold(replace(LOCAL, lr=1e30)))
     data = mixed()["c0"]
     up, state = visit(algorithm, SMALL, algorithm.server_init(SMALL), data, {})
-    assert float(up.sums.pop("guard.worse")) == WORST * len(data)
+    assert up.sums.pop("guard.worse").tolist() == [WORST * len(data), WORST**2 * len(data)]
     assert not any(leaf.any() for leaf in up.sums.values()) and state == {}
 
 
@@ -138,12 +141,12 @@ def test_controls_stay_the_mean_of_the_clients_own_when_the_model_goes_back() ->
     [
         (lambda: Guarded(Fed3R()), "trains one model for all"),
         (lambda: Guarded(Ditto()), "trains one model for all"),
-        (lambda: Guarded(Mime()), "one exchange"),
         (lambda: Guarded(Robust(FedAvg())), "trains one model for all"),
         (lambda: Guarded(Private(FedAvg())), "nothing would protect"),
         (lambda: Guarded(Guarded()), "a second guard"),
-        (lambda: Guarded(Wima(FedAvg())).server_init(TASK), "keeps none"),
+        (lambda: Guarded(Wima(FedAvg())), "stands inside WIMA"),
         (lambda: Guarded(slack=-0.1), "'slack'"),
+        (lambda: Guarded(doubt=-0.1), "'doubt'"),
         (lambda: Guarded(shrink=1.0), "'shrink'"),
         (lambda: Guarded(patience=0), "'patience'"),
     ],
@@ -157,5 +160,71 @@ def test_a_loss_that_nobody_can_have_is_refused() -> None:
     algorithm = Guarded()
     up, _ = visit(algorithm, TASK, algorithm.server_init(TASK), ONE)
     assert algorithm.check(TASK, up) == ""
-    wrong = replace(up, sums=up.sums | {"guard.worse": torch.tensor(-1e9).double()})
-    assert "beyond" in algorithm.check(TASK, wrong)
+    for worse in ([-1e9, 1e18], [0.1, 0.5]):  # out of reach, and a square that is not one
+        wrong = replace(up, sums=up.sums | {"guard.worse": torch.tensor(worse).double()})
+        assert "beyond" in algorithm.check(TASK, wrong)
+
+
+def test_what_may_be_chance_is_not_deployed() -> None:
+    """Two of eight report −0.1 and 0.06: a mean of −0.02 with a standard error of 0.08·√(¾/2), which proves nothing."""
+    many = replace(TASK, population=8)
+
+    def told(doubt: float, *gaps: float) -> float:
+        algorithm = Guarded(FedAvg(), doubt=doubt)
+        server = judged(algorithm, algorithm.server_init(TASK), 0.0)  # w = 1, of which nobody knows anything yet
+        worse = torch.tensor([sum(gaps), sum(gap**2 for gap in gaps)], dtype=torch.float64)
+        step = torch.tensor([[2.0], [-2.0]])
+        server = algorithm.server_step(many, server, Update({"model.head.weight": step, "guard.worse": worse}, 2.0, 2))
+        error = float(server["guard.error"])
+        assert error == pytest.approx(0.3 * (max(gaps) - min(gaps)) / 2 * (0.75 / 2) ** 0.5)
+        return weight(algorithm.model(TASK, server))
+
+    assert told(2.0, -0.1, 0.06) == 0.0 and told(0.0, -0.1, 0.06) == 1.0
+    assert told(2.0, -0.1, -0.08) == 1.0
+
+
+def test_several_exchanges_are_judged_where_models_move() -> None:
+    """Mime's first exchange collects a gradient and its second trains: one judgement for both, and no momentum back."""
+    clients, algorithm = mixed(), Guarded(Mime(replace(LOCAL, lr=30.0), 0.5))
+    server = algorithm.server_init(SMALL)
+    for number in range(12):
+        task = replace(SMALL, round=number, rounds=12)
+        before = server
+        ups = [visit(algorithm, task, server, data)[0] for data in clients.values()]
+        server = algorithm.server_step(task, server, functools.reduce(operator.add, ups))
+        if number % 2 == 0:
+            assert equal(pick("guard", before), pick("guard", server)) and pick("inner.gradient", server)
+    assert float(server["guard.patience"]) > 3  # such a rate takes it back
+
+    def loss(params: Tree) -> float:
+        every = [F.cross_entropy(SMALL.forward(params, data.x), data.y, reduction="sum") for data in clients.values()]
+        return float(sum(every))
+
+    assert loss(algorithm.model(SMALL, server)) <= loss(SMALL.params())
+
+
+def test_wima_averages_the_best_models() -> None:
+    algorithm = Wima(Guarded(FedAvg(), doubt=0.0), window=2)
+    server = algorithm.server_init(TASK)
+    step = torch.tensor([[2.0], [-2.0]])
+    for gap in (0.0, -1.0, -2.0):  # the best so far are w = 0, 1 and 2
+        worse = 2 * torch.tensor([gap, gap**2], dtype=torch.float64)
+        server = algorithm.server_step(TASK, server, Update({"model.head.weight": step, "guard.worse": worse}, 2.0))
+    assert weight(algorithm.model(TASK, server)) == pytest.approx(1.5)
+
+
+def test_a_false_report_decides_nothing_under_a_robust_rule() -> None:
+    """Of five reports four are of progress and one is as bad as can be: the median's guard goes on, the mean's back."""
+    step = {"model.head.weight": torch.tensor([[1.0], [-1.0]])}
+
+    def ups(role: bool) -> Update:
+        made = []
+        for place, gap in enumerate((-1.0, -1.0, -1.0, -1.0, WORST)):
+            up = Update(step | {"guard.worse": torch.tensor([gap, gap**2], dtype=torch.float64)}, 1.0)
+            made.append(set_apart(Robust(Guarded()).uplink, f"c{place}", up) if role else up)
+        return functools.reduce(operator.add, made)
+
+    robust, plain = Robust(Guarded()), Guarded()
+    after = robust.server_step(TASK, robust.server_init(TASK), ups(True))
+    assert float(after["guard.patience"]) == 3 and float(after["guard.low"]) == pytest.approx(-0.3)
+    assert float(plain.server_step(TASK, plain.server_init(TASK), ups(False))["guard.patience"]) == 6

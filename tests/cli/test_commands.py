@@ -151,6 +151,29 @@ def test_runs_are_compared_without_importing_torch(tmp_path: Path) -> None:
     assert done.returncode == 0 and "fed3r" in done.stdout, done.stderr
 
 
+def test_validate_tells_of_phases_channel_and_sites_in_one_pass(tmp_path: Path) -> None:
+    plan = """
+        channel = "top-k"
+        [data]
+        source = { name = "csv", path = "sites", label = "y", columns_of = "file" }
+        partition = "natural"
+        test = { kind = "global" }
+        [[phases]]
+        algorithm = "feddyn"
+        orchestration = { name = "chains", length = 3 }
+        forgetting = true
+        [[phases]]
+        algorithm = { name = "robust", inner = "fedavg" }
+        orchestration = { name = "chains", length = 3 }
+        [[phases]]
+        algorithm = { name = "private", inner = "fedavg" }
+    """
+    (tmp_path / "p.toml").write_text(plan)
+    told = refused("validate", "p.toml", cwd=tmp_path)
+    for part in ("trains clients one after the other", "have no test samples in common", "without privacy"):
+        assert part in told, told
+
+
 def test_validate_refuses_chains_that_an_algorithm_cannot_have_without_reading_data(tmp_path: Path) -> None:
     """Every phase that is wrong is told, at once, and the data that the plan names need not be there."""
     source = '[data]\nsource = { name = "npz", path = "not-there.npz" }\npartition = "natural"\n'

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from forked import hansa
@@ -205,3 +206,28 @@ def test_a_sweep_that_is_stopped_keeps_its_runs_and_goes_on(tmp_path: Path) -> N
 def test_a_plan_keeps_its_own_validation_samples() -> None:
     (one,) = candidates("digits-fedavg", ["data.test.validation=0.1"], [axis("name=a")])
     assert validated(one.plan) is one.plan
+
+
+def test_every_domain_is_left_out_once(tmp_path: Path) -> None:
+    """Leave-one-domain-out in one command: each run trains on the others, and the mean is over domains."""
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    x, domain = np.eye(3)[y] + rng.normal(scale=0.1, size=(90, 3)), np.repeat(["art", "photo", "sketch"], 30)
+    np.savez(tmp_path / "d.npz", x=x.astype(np.float32), y=y, domain=domain)
+    plan = """
+        name = "domains"
+        [data]
+        source = { name = "npz", path = "d.npz" }
+        partition = "domain"
+        [[phases]]
+        algorithm = "fed3r"
+    """
+    (tmp_path / "p.toml").write_text(plan)
+    found = json.loads(hansa("sweep", "p.toml", "--leave-out", "domain", "--json", cwd=tmp_path).stdout)
+    assert list(found["held_out"]) == ["art", "photo", "sketch"] and found["over_all"]["mean"] > 0.9
+    folder = tmp_path / "runs" / "domains-leave-out-domain"
+    made = json.loads((next(folder.glob("0-01-*seed-0")) / "data.json").read_text())
+    assert made["clients"] == ["art", "sketch"]
+    table = hansa("sweep", "p.toml", "--leave-out", "domain", cwd=tmp_path).stdout  # nothing is left to run
+    assert "Over 3 domains" in table and "photo" in table
+    assert "say one" in hansa("sweep", "p.toml", cwd=tmp_path, code=2).stderr

@@ -32,6 +32,7 @@ CHANGED: dict[str, Any] = {
     "samples": 17,
     "round": 19,
     "rounds": 23,
+    "mixed": True,
     "pace": 0.5,
     "rates": (0.125, 0.75),
     "place": 29,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from hansa.task import Task, task_from_table, task_to_table
 RNG = np.random.default_rng(0)
 COLOURED = RNG.integers(0, 256, (60, 6, 6, 3), dtype=np.uint8) // np.array([1, 2, 4], dtype=np.uint8)
 LABELS = np.arange(60) % 3
+ENGINES = ("serial", "auto")
 
 
 def test_channels_are_standardised_by_the_samples_that_are_trained_on() -> None:
@@ -78,8 +80,8 @@ def test_a_model_keeps_the_scale_and_reads_pictures_by_it(tmp_path: Path) -> Non
 
 
 def test_what_cannot_be_scaled_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HansaError, match=r"A 'scale' of .standard. is for pictures. Got inputs of float32"):
-        dataset_from_arrays(RNG.normal(size=(60, 3)), LABELS, scale="standard")
+    with pytest.raises(HansaError, match=r"A 'scale' of .standard. is for pictures and numbers. Got inputs of int64"):
+        dataset_from_arrays(np.ones((60, 3), np.int64), LABELS, tokens=True, scale="standard")
     with pytest.raises(HansaError, match=r"The 'scale' of Npz must be one of 'unit', 'standard'. Got 'standart'"):
         Npz("p.npz", scale="standart")  # type: ignore[arg-type]
     np.savez(tmp_path / "p.npz", x=COLOURED, y=LABELS)
@@ -95,3 +97,26 @@ def test_a_card_with_odd_numbers_is_refused(pixels: list[list[float]]) -> None:
     table = task_to_table(Task(Linear(), (3, 4, 4), 2)) | {"pixels": pixels}
     with pytest.raises(HansaError, match="pixels"):
         task_from_table(table)
+
+
+def test_numbers_are_scaled_by_sums_of_the_clients(tmp_path: Path) -> None:
+    """Columns of an archive are scaled like those of a table, by training rows alone, and models read raw numbers."""
+    x = RNG.normal(size=(60, 3)) * [1.0, 100.0, 0.0] + [5.0, -300.0, 7.0]
+    np.savez(tmp_path / "p.npz", x=x.astype(np.float32), y=LABELS)
+    test = TestSplit("global", validation=0.25)
+    found = build_federation(Npz(str(tmp_path / "p.npz"), scale="standard").load(), Iid(4), seed=0, test=test)
+    plain = build_federation(Npz(str(tmp_path / "p.npz")).load(), Iid(4), seed=0, test=test)
+    before = np.concatenate([one.train.x.double().numpy() for one in plain.clients.values()])
+    expected = np.stack([before.mean(0), [*before.std(0)[:2], 1.0]]).T
+    assert np.allclose(found.pixels, expected, rtol=1e-6) and "send 56 bytes" in found.notes[-1]
+    assert found.test is not None and plain.test is not None
+    scaled = (plain.test.x.double().numpy() - expected[:, 0]) / expected[:, 1]
+    assert np.allclose(found.test.x.numpy(), scaled, atol=1e-4)
+    table = copy.deepcopy(PLAN)
+    table["data"]["source"] = {"name": "npz", "path": "p.npz", "scale": "standard"}  # type: ignore[call-overload,index]
+    plans = {engine: plan_from_table({**copy.deepcopy(table), "engine": engine}, "p", tmp_path) for engine in ENGINES}
+    runs = {engine: hansa.run(plan, out=tmp_path / engine) for engine, plan in plans.items()}
+    assert len({round(run.summary["phases"][0]["metrics"]["test_loss"], 5) for run in runs.values()}) == 1
+    model, task = hansa.load_model(tmp_path / "serial"), assemble(plans["serial"]).experiment.task
+    now = standardised(torch.from_numpy(x[:5].astype(np.float32)), task.pixels)
+    assert torch.allclose(model.outputs(x[:5].astype(np.float32)), task.forward(model.weights, now), atol=1e-4)

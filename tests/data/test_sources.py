@@ -278,7 +278,7 @@ def test_image_problems_get_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken" / "a").mkdir(parents=True)
     (tmp_path / "broken" / "a" / "x.jpg").write_bytes(b"\xff\xd8 no")
     says("x.jpg' cannot be read as an image", lambda: Images(str(tmp_path / "broken")).load())
-    says("must be one of 'auto', 'class', 'client/class'. Got 'clas'. Did you mean", lambda: Images("x", layout="clas"))
+    says("'client/class', 'domain/class'. Got 'clas'. Did you mean", lambda: Images("x", layout="clas"))
 
 
 def test_a_picture_that_is_a_program_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_engines_are_values(engine: Engine) -> None:
 
 @pytest.mark.parametrize("make", [lambda: Serial(0), lambda: Processes(0), lambda: Auto("warp")])
 def test_settings_are_checked(make: object) -> None:
-    with pytest.raises(HansaError, match=r"must be 'auto' or a whole number ≥ 1|is not there"):
+    with pytest.raises(HansaError, match=r"must be 'auto' or a whole number ≥ 1|must be 'cpu' or 'cuda'"):
         make()  # type: ignore[operator]
 
 

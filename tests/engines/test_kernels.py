@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from engine_cases import CLASSES, SIZES, WIDTH, Doubled, check, like
+from engine_cases import CLASSES, SIZES, WIDTH, Doubled, Drawing, Dropping, check, like
 
 from hansa.engines.kernels import sample_space
 from hansa.engines.kernels.cohort import Cohort, Job, bundles
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.lazy_sum import LazySum, dense, dense_tree, total
+from hansa.engines.kernels.one_by_one import OneByOne
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import CONVOLVED, Stacked
 from hansa.models.convolutional import LeafCNN
@@ -117,9 +118,20 @@ def test_stacked_equals_alone(training: LocalTraining, correction: str) -> None:
     check(Stacked(), jobs)
 
 
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("model", [MLP((6,), "tanh"), Dropping(), Drawing()], ids=["mlp", "batch norm", "dropout"])
+def test_one_by_one_equals_alone(model: Model, correction: str) -> None:
+    jobs = jobs_of(model, TRAININGS["both"], correction, own=True, local_labels=True)
+    assert OneByOne().applies(jobs[0].turn, torch.device("cuda"), forced=False)
+    assert not OneByOne().applies(jobs[0].turn, CPU, forced=False), "where the engine needs no kernel for this"
+    check(OneByOne(), [job for job in jobs if job.size > 1])  # a batch of one has no statistics
+
+
 @pytest.mark.parametrize("name", ["plain", "batches", "both"])
 @pytest.mark.parametrize(
-    ("kernel", "model"), [(SampleSpace(), Linear()), (Stacked(), MLP((6,)))], ids=["linear", "mlp"]
+    ("kernel", "model"),
+    [(SampleSpace(), Linear()), (Stacked(), MLP((6,))), (OneByOne(), MLP((6,)))],
+    ids=["linear", "mlp", "one by one"],
 )
 def test_only_local_labels(kernel: Kernel, model: Model, name: str) -> None:
     """Clients with all classes and with few: some of these hold one sample, so one class."""
@@ -164,12 +176,12 @@ def test_the_fast_paths_know_every_setting_of_local_training() -> None:
         return {field.name for field in dataclasses.fields(kind)}
 
     settings = {"lr", "epochs", "batch_size", "momentum", "weight_decay", "train", "schedule", "clip", "steps"}
-    assert names(LocalTraining) == settings | {"optimiser", "betas", "epsilon", "objective"}
+    assert names(LocalTraining) == settings | {"optimiser", "betas", "epsilon", "objective", "augment"}
     assert names(Correction) == {"strength", "anchor", "shift", "follow"}
     wanted = {"training", "task", "start", "correction", "direction", "objective", "given", "memory"}
-    assert names(Turn) == wanted | {"repeats", "measures", "remembers"}
+    assert names(Turn) == wanted | {"repeats", "measures", "remembers", "judges"}
     known = {"model", "input_shape", "outputs", "population", "seed", "start", "temperature", "integers", "opened"}
-    known |= {"local_labels", "labels", "real", "samples", "round", "rounds", "pace", "rates"}
+    known |= {"local_labels", "labels", "real", "samples", "round", "rounds", "pace", "mixed", "rates"}
     unseen = {"place", "cohort", "visits", "spans", "pixels", "characters", "networks", "public", "opened"}
     assert names(Task) == known | unseen  # which no training looks at
 
@@ -235,6 +247,16 @@ def test_sums_of_lazy_sums_are_what_sums_of_tensors_are() -> None:
     assert all(isinstance(one, LazySum) for one in lazy)
     expected = sum(len(job.data) * (dense(leaf) - start) for job, leaf in zip(jobs, leaves, strict=True))
     torch.testing.assert_close(total(lazy, start.shape, start.dtype), expected, rtol=1e-11, atol=1e-12)
+
+
+def test_a_client_trains_alone_from_what_a_kernel_only_noted() -> None:
+    """A second turn of a visit that no kernel takes starts from the leaves that the first one left."""
+    job = jobs_of(Linear(), TRAININGS["plain"])[4]
+    (noted,) = SampleSpace().train(Cohort.of([job]), CPU)
+    assert isinstance(noted.params["head.weight"], LazySum)
+    again = job._replace(turn=dataclasses.replace(job.turn, start=noted.params))
+    whole = job._replace(turn=dataclasses.replace(job.turn, start=dense_tree(noted.params)))
+    assert all(torch.equal(leaf, whole.alone().params[key]) for key, leaf in again.alone().params.items())
 
 
 def test_a_lazy_sum_behaves_as_its_tensor_does() -> None:

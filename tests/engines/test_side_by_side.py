@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,16 @@ from hansa.engines.kernels.side_by_side import known_layers, outputs
 from hansa.models.convolutional import CNN, LeafCNN, LeNet
 from hansa.models.dense import MLP, Linear
 from hansa.task import Model, Task
+
+
+@dataclass(frozen=True)
+class Given:
+    """A model that is a module."""
+
+    module: nn.Module
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return self.module
 
 
 @pytest.mark.parametrize("shared", ["nothing", "features.", "head."])
@@ -45,6 +57,25 @@ def test_convolutions_with_a_group_for_every_client_equal_vmap(model: Model, sha
     mine, theirs = (torch.autograd.grad(out.square().sum(), list(each.values())) for out in (found, expected))
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("channels", [3, 7])
+@pytest.mark.parametrize("bias", [True, False])
+def test_strides_and_paddings_equal_vmap(channels: int, bias: bool) -> None:
+    rng, module = torch.Generator().manual_seed(0), nn.Sequential()
+    convolution = nn.Conv2d(channels, 4, (3, 2), stride=(2, 1), padding=(1, 2), bias=bias)
+    module.add_module("features", nn.Sequential(convolution, nn.AvgPool2d(2), nn.Tanh(), nn.Flatten()))
+    module.add_module("head", nn.Linear(4 * 2 * 5, 3))
+    task = Task(Given(module), (channels, 8, 8), 3)
+    each = {k: torch.randn(2, *leaf.shape, generator=rng).requires_grad_() for k, leaf in task.params().items()}
+    x = torch.randn(2, 5, channels, 8, 8, generator=rng)
+    built = task.module
+    expected = vmap(lambda own, samples: functional_call(built, own, (samples,)))(each, x)
+    found = outputs(task, {}, each, x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    mine, theirs = (torch.autograd.grad(out.square().sum(), list(each.values())) for out in (found, expected))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from engine_cases import (
     states,
 )
 
+import hansa
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedavg_ft import FedAvgFT
@@ -45,6 +46,7 @@ from hansa.engines import client_blocks, vectorised, visits
 from hansa.engines.kernels import sample_space, stacked
 from hansa.engines.kernels.cohort import Job
 from hansa.engines.kernels.lazy_sum import LazySum
+from hansa.engines.kernels.one_by_one import OneByOne
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import Stacked
 from hansa.engines.serial import Serial, SerialSession
@@ -57,6 +59,7 @@ from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP, Linear
 from hansa.models.recurrent import CharLSTM
 from hansa.orchestrate.star import Star, Sweep
+from hansa.plan.files import plan_from_table
 from hansa.server.optimisers import Adam
 from hansa.task import ClientData, Model, Task
 from hansa.training.local import LocalTraining, Turn, train
@@ -101,19 +104,27 @@ def test_linear_heads_equal_serial(algorithm: Algorithm, temperature: float) -> 
 
 
 @every_algorithm
+def test_clients_one_by_one_on_a_device_equal_serial(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OneByOne, "applies", lambda *_, **__: True)  # as if this were one
+    engine = Vectorised(path="sample-space")
+    assert path(algorithm, MLP((10,)), engine) == "one-by-one"
+    assert_same(*(ran(algorithm, one, model=MLP((10,))) for one in (Serial(), engine)), SAMPLE_SPACE)
+
+
+@every_algorithm
 def test_small_networks_equal_serial(algorithm: Algorithm) -> None:
     assert path(algorithm, MLP((10,))) == "stacked"
     assert_same(*(ran(algorithm, engine, model=MLP((10,))) for engine in (Serial(), Vectorised())), STACKED)
 
 
-@pytest.mark.parametrize("train", ["*", "head"])
-def test_sequences_of_tokens_equal_serial(train: str) -> None:
+@pytest.mark.parametrize(("train", "way"), [("*", "stacked"), ("head", "sample-space")])
+def test_sequences_of_tokens_equal_serial(train: str, way: vectorised.KernelPath) -> None:
     rng, parts = np.random.default_rng(0), np.split(np.arange(sum(SIZES)), np.cumsum(SIZES)[:-1])
     samples = Samples(rng.integers(0, 9, (sum(SIZES), 7)), rng.integers(0, 9, sum(SIZES)))
     names, index = tuple(map(str, range(9))), {f"c{k}": part for k, part in enumerate(parts)}
     data = Federation(IndexedClients(samples, index), Classes(names), samples.take(parts[-1]))
     algorithm, model = FedAvg(replace(LOCAL, train=train)), CharLSTM(4, 6)
-    engine, journal = Vectorised(path="stacked" if train == "*" else "sample-space"), ListJournal()
+    engine, journal = Vectorised(path=way), ListJournal()
     alone = ran(algorithm, Serial(), data=data, model=model)
     assert_same(alone, ran(algorithm, engine, data=data, model=model, journal=journal), STACKED)
     assert paths_of(journal) == {engine.path: 18}
@@ -288,8 +299,18 @@ def test_a_failing_client_is_named(model: Model) -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(HansaError, match=re.escape("The 'threads' of the vectorised engine must be 'auto' or")):
         Vectorised(threads=0)
-    with pytest.raises(HansaError, match=r"not there\. Got 'warp'"):
+    with pytest.raises(HansaError, match=r"must be 'cpu' or 'cuda'\. Got 'warp'"):
         Vectorised(device="warp")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_of_another_machine_may_be_named_but_not_used(tmp_path: Path) -> None:
+    data = {"source": "digits", "partition": {"name": "iid", "clients": 3}}
+    plan = {"data": data, "engine": {"name": "auto", "device": "cuda"}, "phases": [{"algorithm": "fed3r"}]}
+    read = plan_from_table({"name": "elsewhere", **plan}, "elsewhere", tmp_path)
+    with pytest.raises(HansaError, match=r"The 'device' of the engine is not there\. Got 'cuda'"):
+        hansa.run(read, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

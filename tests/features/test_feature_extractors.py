@@ -15,9 +15,9 @@ from hansa.data.targets import Classes
 from hansa.errors import HansaError
 from hansa.features.efficientnet import EfficientNetLite
 from hansa.features.extract import extract_features
-from hansa.features.images import resize
 from hansa.features.module import FrozenModule
 from hansa.io.registry import find, name_of
+from hansa.models.images import resize
 
 IMAGES: Array = np.random.default_rng(0).integers(0, 256, (6, 20, 24, 3), dtype=np.uint8)
 

@@ -17,8 +17,8 @@ from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.targets import Classes
 from hansa.errors import HansaError
 from hansa.features.extract import extract_features
-from hansa.features.processor import Processor
 from hansa.features.transformers import Transformers
+from hansa.models.processor import Processor
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")

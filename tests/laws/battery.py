@@ -13,6 +13,7 @@ from law_examples import AtSites, Lines, NormNet, PrototypeBank, TinyNet
 
 from hansa.algorithms.calibrate import Calibrate
 from hansa.algorithms.checkpoint import Checkpoint
+from hansa.algorithms.deepafl import DeepAFL
 from hansa.algorithms.describe import Describe
 from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.feature_scale import FeatureScale
@@ -73,6 +74,7 @@ from hansa.features.module import FrozenModule
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore, Store
+from hansa.models.deep_random_features import DeepRandomFeatures
 from hansa.models.dense import Linear
 from hansa.models.latent import Latent
 from hansa.models.random_features import RandomFeaturesModel
@@ -126,6 +128,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "fedncm": FedNCM(),
     "lda": LDA(),
     "fedcof": FedCOF(least=2),
+    "deepafl": DeepAFL(),
+    "deepafl/factor": DeepAFL(0.1, 0.1, upload="factor"),
     "describe": Describe(local=LOCAL),
     "describe/conf": Describe("conf", LOCAL),
     "describe/task2vec": Describe("task2vec", LOCAL, FrozenModule("law_examples:small_probe"), 4),
@@ -148,6 +152,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "wima": Wima(FedAvg(LOCAL), window=2),
     "wima/scaffold": Wima(Scaffold(LOCAL), window=4, block=2),
     "guarded": Guarded(FedAvg(LOCAL), patience=1),
+    "guarded/mime": Guarded(Mime(LOCAL, 0.5)),
+    "wima/guarded": Wima(Guarded(FedAvg(LOCAL)), window=2),
+    "robust/guarded": Robust(Guarded(FedAvg(LOCAL))),
     "guarded/scaffold": Guarded(Scaffold(LOCAL, SGD(momentum=0.5))),
     "robust": Robust(FedAvg(LOCAL)),
     "robust/trimmed": Robust(Personal(FedAvg(LOCAL)), TrimmedMean(0.25)),
@@ -194,6 +201,8 @@ HIDDEN = Latent(TinyNet(), 4, 3)
 MODELS: dict[str, Model] = {
     "fedbn": NormNet(),
     "feature-scale": RandomFeaturesModel(dimension=8),
+    "deepafl": DeepRandomFeatures(dimension=4, layers=2),
+    "deepafl/factor": DeepRandomFeatures(dimension=4, layers=2),
     "fedavg/own-columns": ColumnTokens(4, (6,)),
     "flic-hl": HIDDEN,
     "hetfedrep": HIDDEN,

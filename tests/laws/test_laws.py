@@ -190,7 +190,7 @@ def test_engines_equal_serial(name: str, orchestration: str, engine: str) -> Non
     found = outcome(replace(made, engine=ENGINES[engine]))
     close(outcome(made), found)
     recorded = {path for record in found[1].records for path in record["paths"]}
-    assert recorded <= {"serial", "stacked", "sample-space", "pooled"}
+    assert recorded <= {"serial", "stacked", "sample-space", "one-by-one", "pooled"}
     if (
         engine == "stacked"
         and training_of(ALGORITHMS[name]) is not None
@@ -324,7 +324,7 @@ def test_fed3r_is_the_centralised_ridge_under_any_partition(orchestration: objec
     parts = zip(x.chunk(pieces), y.chunk(pieces), strict=True)
     tests = (x[:4].numpy(), y[:4].numpy())
     data = federation_from_clients({f"p{i}": (a.numpy(), b.numpy(), *tests) for i, (a, b) in enumerate(parts)})
-    algorithm = Fed3R(normalize="none", products="float64", wire="float64")
+    algorithm = Fed3R(0.01, "none", products="float64", wire="float64")
     made = experiment(algorithm, data=data, model=Linear())  # features that are the inputs, whatever the batch
     rounds = 1 if orchestration != Sweep(2) else -(-pieces // 2)
     phase = type(made.phases[0])("ridge", algorithm, orchestration, rounds)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hansa.io.registry import find, name_of
 from hansa.models.convolutional import LeafCNN, LeNet
 from hansa.models.dense import MLP, Adapter, Linear
 from hansa.models.mobilenet import MobileNetV2
-from hansa.models.recurrent import CharLSTM
+from hansa.models.recurrent import CharLSTM, _Layer
 from hansa.task import ClientData, Model, Task
 from hansa.training.local import LocalTraining, Turn, train
 
@@ -208,3 +208,13 @@ def test_an_adapter_starts_as_the_features_it_is_given_and_can_leave_them() -> N
     turn = Turn(LocalTraining(lr=0.5, train="features"), task, task.params())
     trained = train(turn, ClientData(x, y), seed=0).params
     assert not torch.allclose(task.features(trained, x), x)
+
+
+def test_one_opaque_operation_gives_the_states_of_plain_products() -> None:
+    layer = _Layer(3, 5)
+    x = torch.randn(4, 7, 3, generator=torch.Generator().manual_seed(0))
+    found, expected = layer._whole(x), layer._products(x)
+    torch.testing.assert_close(found, expected)
+    mine, theirs = (torch.autograd.grad(out.square().sum(), list(layer.parameters())) for out in (found, expected))
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)

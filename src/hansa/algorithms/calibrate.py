@@ -51,7 +51,7 @@ class Calibrate(AddsUp):
         for first in range(0, len(data), BLOCK):
             with torch.no_grad():
                 z = task.features(params, data.x[first : first + BLOCK])
-                losses += _losses(task.head(params, z), data.y[first : first + BLOCK])
+                losses += _losses(task.head(params, z), data.y[first : first + BLOCK]).cpu()
             squares += float(z.double().square().sum())
         return {"losses": losses, "lengths": torch.tensor([squares, len(data)], dtype=torch.float64)}
 

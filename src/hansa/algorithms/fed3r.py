@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -19,7 +20,6 @@ from hansa.algorithms.statistics import (
     empty,
     encode,
     from_tree,
-    head_width,
     regress,
     regression_from_tree,
     ridge_exhibits,
@@ -31,7 +31,7 @@ from hansa.channels.noise import source
 from hansa.errors import HansaError, require
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Update
-from hansa.ridge import GaussianMechanism, Normalize, RegressionStatistics, RidgeStatistics, project_positive
+from hansa.ridge import GaussianMechanism, Normalize, RegressionStatistics, RidgeStatistics, adassp, project_positive
 from hansa.ridge.plausible import implausible
 from hansa.ridge.regression import blank as regression_blank
 from hansa.task import ClientData, Task
@@ -45,10 +45,10 @@ class Fed3R(SumsRidge):
     Client k uploads `A_k = Z_kᵀZ_k`, `b_k = Z_kᵀY_k` and class counts (eqs. 7, 8) for `Z_k = φ(X_k)`; packed, that is
     the upper triangle and the columns of the classes it holds; as a `factor`, as many rows as it has samples, which is
     less where these are fewer than features, and as exact.  The server solves `W = (A + λI)⁻¹ b` (eq. 6) and divides
-    every column by its norm (`column`; the workshop version weighs by `Γ^α`, `gamma`).  λ is a number, or chosen from
-    the sums by generalised cross-validation (`gcv`).  Sums are float64 always; `products` is what features are
-    multiplied in, `wire` what travels.  On random features this is Fed3R-RF.  AFL (He et al. 2025), which sums
-    `A_k + γI` over K clients and takes Kγ off again, is the same classifier.
+    every column by its norm (`column`; the workshop version weighs by `Γ^α`, `gamma`).  λ is chosen from the sums by
+    generalised cross-validation (`gcv`), or a number, as the papers' 0.01.  Sums are float64 always; `products` is what
+    features are multiplied in, `wire` what travels.  On random features this is Fed3R-RF.  AFL (He et al. 2025), which
+    sums `A_k + γI` over K clients and takes Kγ off again, is the same classifier.
 
     Real targets Y take the place of one-hot labels: `b_k = Z_kᵀY_k`, with sums of z, y and y² beside it, so that the
     intercept, which is not penalised, is exact too; they travel in float64 and nothing is normalised.
@@ -57,9 +57,10 @@ class Fed3R(SumsRidge):
     or a secure sum), or by every client to its own statistics (`local`), which then tells neither its number of samples
     nor what it computed, and sends the same release however often it is asked.  A central server keeps what is noised
     and no more; with `keep_sums` also the sums themselves, so that a client can be forgotten, which is another release.
+    Cross-validation would fit the noise, so there λ follows from how large that is (`adassp`, in place of `gcv`).
     """
 
-    ridge: Ridge = 0.01
+    ridge: Ridge | Literal["adassp"] = "gcv"  # with privacy "adassp"
     normalize: Normalize = "column"
     alpha: float = 0.8
     intercept: bool | None = None  # None: for real targets, and not for classes
@@ -71,10 +72,14 @@ class Fed3R(SumsRidge):
     keep_sums: bool = False  # the exact sums stay beside a central release
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "Fed3R")
-        says = "The sums of Fed3R with privacy are noised"
         noised = self.privacy is not None
-        require(not noised or self.ridge != "gcv", f"{says}, and cross-validation would fit the noise: give a number.")
+        if noised and self.ridge == "gcv":
+            object.__setattr__(self, "ridge", "adassp")  # so that plans and records say what is done
+        if self.ridge != "adassp":
+            check_ridge(self.ridge, "Fed3R")
+        says = "The sums of Fed3R with privacy are noised"
+        needed = noised or self.ridge != "adassp"
+        require(needed, "The ridge 'adassp' of Fed3R is for sums with noise: use 'gcv', or set 'privacy'.")
         require(not noised or self.upload != "factor", f"{says} or limited, and have no factor: use upload = 'packed'.")
         needed = not self.keep_sums or self._central
         require(needed, "The 'keep_sums' of Fed3R is for central privacy: without noise at the server sums are kept.")
@@ -92,21 +97,22 @@ class Fed3R(SumsRidge):
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """Return shapes that depend on the classes a client holds."""
         if task.real:
-            return regression_blank(head_width(task.params()), task.outputs, torch.float64)
+            return regression_blank(self.width(task), task.outputs, torch.float64)
         return super().upload_shape(task, data)
 
     def server_init(self, task: Task) -> Tree:
         """Return empty statistics: λ enters once, when solving."""
         factored = task.real and self.upload == "factor"
         require(not factored, "The upload 'factor' of Fed3R is for classes, and the targets are real numbers.")
+        nothing = empty(task, self.width(task))
         if self.privacy is None:
-            return empty(task)
+            return nothing
         require(not task.real, "The privacy of Fed3R is for classes, and the targets are real numbers.")
         self.privacy.booked(1, self.trust)  # without the library that calibrates nothing begins
         if self.trust == "local":
-            return empty(task)
-        sums = {f"{RELEASE}.{key}": leaf for key, leaf in pick("ridge", empty(task)).items()}
-        return sums | {f"{RELEASE}.number": torch.tensor(0)} | (empty(task) if self.keep_sums else {})
+            return nothing
+        sums = {f"{RELEASE}.{key}": leaf for key, leaf in pick("ridge", nothing).items()}
+        return sums | {f"{RELEASE}.number": torch.tensor(0)} | (nothing if self.keep_sums else {})
 
     def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
         """Return A, b and the class counts of some samples; for real targets their sums."""
@@ -188,16 +194,18 @@ class Fed3R(SumsRidge):
         again = self._noised(task, left, f"forget {int(number)}")
         return to_tree(left) | to_tree(again, RELEASE) | {f"{RELEASE}.number": number}
 
-    def _solvable(self, task: Task, server: Tree) -> RidgeStatistics | RegressionStatistics:
-        """Return the sums that weights are solved from: of a private phase those released, made positive."""
+    def _sums(self, task: Task, server: Tree) -> RidgeStatistics | RegressionStatistics:
+        """Return the sums that weights are solved from: under central privacy those released."""
         if task.real:
             return regression_from_tree(server)
-        statistics = from_tree(server, RELEASE) if self._central else from_tree(server)
-        return statistics if self.privacy is None else project_positive(statistics)
+        return from_tree(server, RELEASE) if self._central else from_tree(server)
 
     def _lambda(self, task: Task, statistics: RidgeStatistics | RegressionStatistics) -> float:
-        """Return λ, given or chosen."""
-        return chosen_ridge(self.ridge, statistics, self._shifts(task))
+        """Return λ, given or chosen; noise is added once a round, or by every client once."""
+        if self.ridge != "adassp":
+            return chosen_ridge(self.ridge, statistics, self._shifts(task))
+        assert self.privacy is not None and isinstance(statistics, RidgeStatistics)
+        return adassp(statistics, self.privacy, task.rounds if self._central else task.population)
 
     def _shifts(self, task: Task) -> bool:
         """Tell whether there is an intercept."""
@@ -205,15 +213,16 @@ class Fed3R(SumsRidge):
 
     def model(self, task: Task, server: Tree) -> Tree:
         """Return the classifier, or the regression, in place of the head."""
-        statistics = self._solvable(task, server)
+        statistics = self._sums(task, server)
         lam, intercept = self._lambda(task, statistics), self._shifts(task)
         if isinstance(statistics, RegressionStatistics):
             return with_head(task.params(), statistics.solve(lam, intercept=intercept))
+        statistics = statistics if self.privacy is None else project_positive(statistics)
         weights = statistics.solve(lam, self.normalize, self.alpha, intercept=intercept)
         return with_head(task.params(), weights)
 
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
         """Show λ where it was chosen."""
-        if self.ridge != "gcv":
+        if not isinstance(self.ridge, str):
             return ()
-        return ridge_exhibits(self._lambda(task, self._solvable(task, server)))
+        return ridge_exhibits(self._lambda(task, self._sums(task, server)), self.ridge)

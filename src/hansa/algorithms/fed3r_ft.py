@@ -12,12 +12,16 @@ from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.private import Private
 from hansa.algorithms.statistics import (
     Precision,
+    Ridge,
+    check_ridge,
+    chosen_ridge,
     collect,
     collecting_flops,
     decode,
     encode,
     from_tree,
     head_width,
+    ridge_exhibits,
     to_tree,
     with_head,
 )
@@ -25,6 +29,7 @@ from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.ridge import Normalize, RidgeStatistics
 from hansa.task import ClientData, Task
@@ -45,7 +50,7 @@ class Fed3RFT(Wrapper):
     """
 
     inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
-    ridge: float = 0.01
+    ridge: Ridge = "gcv"
     normalize: Normalize = "gamma"
     alpha: float = 0.8
     products: Precision = "float32"
@@ -56,7 +61,7 @@ class Fed3RFT(Wrapper):
         require(trains, f"Fed3R-FT needs an algorithm that trains one model for all. Got {type(self.inner).__name__}.")
         private = any(isinstance(one, Private) for one in layers(self.inner))
         require(not private, "Fed3R-FT cannot wrap Private: nothing would protect the statistics beside it.")
-        require(self.ridge > 0, f"The 'ridge' (λ) of Fed3R-FT must be a number > 0. Got {self.ridge}.")
+        check_ridge(self.ridge, "Fed3R-FT")
 
     @property
     def uplink(self) -> Mapping[str, Role]:
@@ -104,8 +109,16 @@ class Fed3RFT(Wrapper):
 
     def model(self, task: Task, server: Tree) -> Tree:
         """Return the trained features under the ridge classifier of everyone's latest statistics."""
-        params = self.inner.model(task, _inner(server))
-        return with_head(params, from_tree(server).solve(self.ridge, self.normalize, self.alpha))
+        params, sums = self.inner.model(task, _inner(server)), from_tree(server)
+        return with_head(params, sums.solve(self._lambda(sums), self.normalize, self.alpha))
+
+    def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
+        """Return the wrapped algorithm's exhibits, and λ where it was chosen."""
+        inner = self.inner.exhibits(task, _inner(server), observed)
+        return inner if self.ridge != "gcv" else (*inner, *ridge_exhibits(self._lambda(from_tree(server))))
+
+    def _lambda(self, statistics: RidgeStatistics) -> float:
+        return chosen_ridge(self.ridge, statistics, intercept=False)
 
     def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
         """Return None: nothing protects the statistics."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -140,10 +141,12 @@ class Private(Wrapper):
         return (Release(z, count, "client", self.trust, self.noise, self.delta, sampled),)
 
 
-def sum_over_samples(algorithm: Algorithm, server: Tree, task: Task) -> str:
+def sum_over_samples(algorithm: Algorithm, server: Tree, task: Task, but: Collection[str] = ()) -> str:
     """Return a group that an algorithm sums up over samples instead of leaves of the model; empty where none is."""
     names = task.params().keys()
     for group, role in algorithm.uplink.items():
+        if group in but:
+            continue
         found = [re.fullmatch(rf"(?:inner\.)*{group}\.(.+)", key) for key in server if role is Role.SUM]
         if not {match[1] for match in found if match} <= names:
             return group

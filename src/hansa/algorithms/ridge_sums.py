@@ -48,14 +48,18 @@ class SumsRidge(AddsUp):
         """The number format that features are multiplied in."""
         return "float64" if self.upload == "factor" else self.products
 
+    def width(self, task: Task) -> int:
+        """Count the features that sums are over: those the head sees."""
+        return head_width(task.params())
+
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """Return shapes that depend on the classes a client holds, and in a factor on its samples."""
-        return upload_shape(task, data, getattr(torch, self.wire), self.upload)
+        return upload_shape(self.width(task), task.num_classes, data, getattr(torch, self.wire), self.upload)
 
     def server_init(self, task: Task) -> Tree:
         """Return empty statistics: λ enters once, when solving."""
         require(not task.real, f"{type(self).__name__} is for classes, and the targets are real numbers: use 'fed3r'.")
-        return empty(task)
+        return empty(task, self.width(task))
 
     def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
         """Return A, b and the class counts of some samples."""
@@ -63,7 +67,7 @@ class SumsRidge(AddsUp):
 
     def operations(self, task: Task, samples: int) -> float:
         """Count φ and the products of A."""
-        return collecting_flops(task, head_width(task.params()), samples)
+        return collecting_flops(task, self.width(task), samples)
 
     def encode(self, sums: Tree) -> Tree:
         """Return the sums as `upload` says, with the numbers and counts of the classes present."""

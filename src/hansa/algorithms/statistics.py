@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Literal
 
@@ -39,9 +40,8 @@ def regression_from_tree(tree: Tree, group: str = "ridge") -> RegressionStatisti
     return RegressionStatistics(**pick(group, tree))
 
 
-def empty(task: Task) -> Tree:
+def empty(task: Task, width: int) -> Tree:
     """Return the statistics of no samples, for classes or real targets."""
-    width = head_width(task.params())
     kind = RegressionStatistics if task.real else RidgeStatistics
     return to_tree(kind.zeros(width, task.outputs))
 
@@ -99,9 +99,9 @@ def encode(statistics: RidgeStatistics, wire: Precision, upload: Upload) -> Tree
     return {key: leaf.to(dtype) for key, leaf in full.items()}
 
 
-def upload_shape(task: Task, data: ClientData, dtype: torch.dtype, upload: Upload) -> Tree:
+def upload_shape(width: int, classes: int, data: ClientData, dtype: torch.dtype, upload: Upload) -> Tree:
     """Return the shapes and types of what `encode` gives, which depend on the classes and the samples of a client."""
-    width, present, classes = head_width(task.params()), len(torch.unique(data.y)), task.num_classes
+    present = len(torch.unique(data.y))
     if upload != "full":
         packed = upload == "packed"
         return blank(width, present, dtype) if packed else factor.blank(width, len(data), present, dtype)
@@ -119,24 +119,44 @@ def decode(wire: Tree, num_classes: int, upload: Upload) -> RidgeStatistics:
     return RidgeStatistics(wire["gram"].double(), wire["moment"].double(), wire["counts"].double())
 
 
-def check_ridge(ridge: Ridge, name: str) -> None:
+def check_ridge(ridge: Ridge, name: str, key: str = "ridge") -> None:
     """Refuse a λ that gives no solution."""
     why = "without it the system may have no unique solution"
     good = ridge == "gcv" or (not isinstance(ridge, str) and ridge > 0)
-    require(good, f"The 'ridge' (λ) of {name} must be a number > 0, {why}, or 'gcv'. Got {ridge!r}.")
+    sign = "λ" if key == "ridge" else "γ"
+    require(good, f"The '{key}' ({sign}) of {name} must be a number > 0, {why}, or 'gcv'. Got {ridge!r}.")
 
 
 def chosen_ridge(ridge: Ridge, statistics: RidgeStatistics | RegressionStatistics, intercept: bool) -> float:
     """Return λ: the number given, or the choice of generalised cross-validation; without samples any λ gives zeros."""
     if not isinstance(ridge, str):
         return ridge
-    return gcv(statistics, intercept=intercept).lam if statistics.n > 1 else 1.0
+    sums = (statistics.gram, statistics.moment)
+    known = _CHOSEN.get(intercept)
+    if known is None or not all(_same(ref(), leaf) for ref, leaf in zip(known[0], sums, strict=True)):
+        lam = gcv(statistics, intercept=intercept).lam if statistics.n > 1 else 1.0
+        _CHOSEN[intercept] = known = tuple(map(weakref.ref, sums)), lam
+    return known[1]
 
 
-def ridge_exhibits(lam: float) -> tuple[Exhibit, ...]:
+# The last choice, with and without an intercept: a model is made of the same sums several times after a round, and an
+# eigendecomposition takes longer than all else.  Sums that nobody holds any more are not kept for it.
+_CHOSEN: dict[bool, tuple[tuple[weakref.ref[Tensor], ...], float]] = {}
+
+
+def _same(known: Tensor | None, leaf: Tensor) -> bool:
+    return known is not None and known.shape == leaf.shape and known.device == leaf.device and torch.equal(known, leaf)
+
+
+CHOSEN_BY = {
+    "gcv": "Chosen by generalised cross-validation from the sums at the server: no hold-out, no upload.",
+    "adassp": "Chosen by AdaSSP, from the size of the noise and the least eigenvalue of the released sums.",
+}
+
+
+def ridge_exhibits(lam: float, rule: str = "gcv") -> tuple[Exhibit, ...]:
     """Show the λ that was chosen."""
-    note = "Chosen by generalised cross-validation from the sums at the server: no hold-out, no upload."
-    return (Exhibit("ridge λ", "curve", {"λ": [lam]}, note),)
+    return (Exhibit("ridge λ", "curve", {"λ": [lam]}, CHOSEN_BY[rule]),)
 
 
 def head_width(params: Tree) -> int:

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -78,14 +78,25 @@ def list_pieces(
 @app.command("new")
 def new_plan(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the plan.")],
-    like: Annotated[str, typer.Option(help="The shipped plan to start from; see `hansa ls plan`.")] = "digits-fed3r",
+    like: Annotated[
+        str | None, typer.Option(help="The shipped plan to start from; see `hansa ls plan`.  [default: digits-fed3r]")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--from", metavar="DATA", help="Instead: look at this folder or file of data.")
+    ] = None,
 ) -> None:
-    """Write a plan of your own to start from."""
+    """Write a plan of your own to start from: like a shipped one, or for data of your own."""
     from hansa.io.files import write_whole
     from hansa.io.names import bad_name
     from hansa.plan.files import named, shipped
 
-    known = shipped()
+    require(like is None or data is None, "A plan is like another one (--like) or from data (--from): say one.")
+    if data is not None:
+        from hansa.cli.advising import new_from
+
+        new_from(path, data)
+        return
+    known, like = shipped(), like or "digits-fed3r"
     if like not in known:
         raise HansaError(f"There is no shipped plan '{like}'.{did_you_mean(like, known)}")
     require(not (why := bad_name(path.stem)), f"A plan is named after its file, and {why}.")
@@ -95,6 +106,18 @@ def new_plan(
         raise HansaError(f"'{path}' cannot be written: there is no folder '{path.parent}'.")
     write_whole(path, named(known[like], path.stem).replace(f"hansa run {like}", f"hansa run {path}", 1))
     print(f"Wrote {path}. Next: hansa validate {path}")
+
+
+@app.command("advise")
+def advise_plans(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder or file of data.")],
+    out: Annotated[Path, typer.Option(help="The folder to write plans to.")] = Path("plans"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was seen and advised as JSON.")] = False,
+) -> None:
+    """Look at data, say which plans to try first and why, and write them."""
+    from hansa.cli.advising import advise
+
+    advise(data, out, as_json)
 
 
 @app.command()
@@ -132,6 +155,7 @@ def run(
     from dataclasses import replace
 
     from hansa import api
+    from hansa.cli.costing import announce
     from hansa.cli.live import live
     from hansa.plan.files import read_plan
 
@@ -140,16 +164,34 @@ def run(
     read = read if seed is None else replace(read, seed=seed)
     path = out or api.new_folder(read)
     with live(read, path) as (watch, progress):
-        done = api.run(read, out=path, watchers=[watch], progress=progress, trust=trust)
+        done = api.run(read, out=path, watchers=[watch], progress=progress, trust=trust, announce=announce)
     _finish(done, as_json)
+
+
+@app.command("cost")
+def predict_cost(
+    plan: Annotated[str, typer.Argument(metavar="PLAN", help="A plan, or a run folder to compare with its plan.")],
+    changes: Changes = None,
+    by_client: Annotated[bool, typer.Option("--clients", help="Also show every client.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    trust: TrustOwnCode = False,
+) -> None:
+    """Predict what a plan will send, compute and need, by phase and client, from a rehearsal on a few samples."""
+    from hansa.cli.costing import show_cost
+
+    show_cost(plan, changes or [], by_client, as_json, trust)
 
 
 @app.command("sweep")
 def sweep_settings(
     plan: PlanName,
     over: Annotated[
-        list[str], typer.Option(metavar="KEY=a,b,c", help="A setting and the values to try; several make a grid.")
-    ],
+        list[str] | None,
+        typer.Option(metavar="KEY=a,b,c", help="A setting and the values to try; several make a grid."),
+    ] = None,
+    leave_out: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Instead: hold out every client or domain once, and test on it.")
+    ] = None,
     changes: Changes = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from the plan's own on.")] = 1,
     halving: Annotated[
@@ -164,9 +206,21 @@ def sweep_settings(
 
     The same command goes on with a sweep that was stopped.
     """
+    from hansa.cli.leaving_out import run_folds
     from hansa.cli.sweeping import run_sweep
 
-    run_sweep(plan, changes or [], over, out, seeds=seeds, halving=halving, jobs=jobs, as_json=as_json, trust=trust)
+    require(
+        bool(over) != bool(leave_out), "A sweep tries settings (--over) or holds out in turn (--leave-out): say one."
+    )
+    if leave_out is None:
+        run_sweep(
+            plan, changes or [], over or [], out, seeds=seeds, halving=halving, jobs=jobs, as_json=as_json, trust=trust
+        )
+        return
+    good = leave_out in ("client", "domain") and not halving
+    require(good, f"--leave-out takes 'client' or 'domain', and no --halving. Got '{leave_out}'.")
+    by: Literal["client", "domain"] = "client" if leave_out == "client" else "domain"
+    run_folds(plan, changes or [], by, out, seeds=seeds, jobs=jobs, as_json=as_json, trust=trust)
 
 
 @app.command()

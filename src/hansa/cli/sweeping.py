@@ -152,7 +152,9 @@ def carry_out(asked: Sequence[Trial], jobs: int, trust: bool) -> None:
 
 def _told_of(run: Run | None) -> str:
     found = None if run is None else result([run], True)
-    return "diverged" if found is None else f"{found.column.title} {spread_text(found.column, found.spread)}"
+    if found is None:  # or nothing was set aside for validation
+        return "done" if run is not None and run.status == "finished" else "diverged"
+    return f"{found.column.title} {spread_text(found.column, found.spread)}"
 
 
 @contextmanager

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from hansa.data.sources.encoding import EncodingRule
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Scale = Literal["unit", "standard"]  # of pictures: in [0, 1], or of mean 0 and deviation 1, channel by channel
+Scale = Literal[
+    "unit", "standard"
+]  # as they are, pictures in [0, 1]; or of mean 0 and deviation 1, by channel or column
 SCALES = ("unit", "standard")
 
 
@@ -80,7 +82,9 @@ class Dataset:
     notes: tuple[str, ...] = field(default=())  # what the source did that a reader should know
     rule: EncodingRule | None = None  # fitted after all cuts; until then `x` is float64 with NaN for missing values
     characters: str = ""  # that token numbers stand for, where the inputs are text
-    standardise: bool = False  # pictures get channels of mean 0 and deviation 1, fitted after all cuts too
+    standardise: bool = False  # inputs get channels or columns of mean 0 and deviation 1, fitted after all cuts too
+    group: Array | None = None  # what a training sample must not be torn from, such as a patient; for cuts
+    time: Array | None = None  # when a training sample was taken, as a number; for cuts
     parts: tuple[Dataset, ...] = ()  # data sets of unlike inputs, one after the other; `x` then numbers their samples
 
     @property

@@ -12,12 +12,14 @@ import torch
 
 from hansa.data.arrays import inputs
 from hansa.data.clients import FarClient, IndexedClients, OwnClient, whole_client
+from hansa.data.cuts import WHOLE
 from hansa.data.dataset import Array, Dataset, Partition, Samples
+from hansa.data.dividing import divide, not_public, notes_on, others, parts_of, set_clients_aside
 from hansa.data.labels import numbered, require_two_classes
 from hansa.data.pixel_scale import fit_pixels, with_pixels
 from hansa.data.sites import site
 from hansa.data.sources.encoding import Encoding
-from hansa.data.split import Division, TestSplit, cut_global_test, cut_local_tests, cut_validation, public_rows
+from hansa.data.split import Division, TestSplit, cut_global_test, own_test, public_rows
 from hansa.data.targets import Kind, Real, Target, class_names_of
 from hansa.errors import HansaError, require
 from hansa.seeds import numpy_generator
@@ -60,7 +62,7 @@ class Federation:
     encoding: Encoding | None = None  # how a table's columns became inputs, where the data came from a table
     public: ClientData | None = None  # samples that everybody may see, cut out of the test set
     characters: str = ""  # that token numbers stand for, where the inputs are text
-    pixels: PixelScale = ()  # what standardised the pictures, where the source was told to scale them
+    pixels: PixelScale = ()  # what standardised the inputs, where the source was told to scale them
     encodings: Mapping[str, Encoding] = field(default_factory=dict)  # by client, where each has columns of its own
     missing: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # … and what share of each has no value
 
@@ -183,27 +185,31 @@ def build_federation(
 
     A table is then filled and scaled by statistics of the rows that clients train on, of all together or of each by
     itself.  `prepare` may change the samples, not their number or order, knowing who does what with which.  Last,
-    pictures are standardised where the data set asks for it, by those that clients train on.
+    pictures or numbers are standardised where the data set asks for it, by those that clients train on.
     """
     test = test or TestSplit()
     require(not (why := no_common_samples(test) if data.apart else ""), why)
-    if data.test is None and test.kind != "local":
-        data = cut_global_test(data, test.fraction, numpy_generator(seed, "data", "global test"))
-    parts = _parts(data, partition, numpy_generator(seed, "data", "partition"))
+    data = own_test(data, test)
+    if data.test is None and test.kind != "local" and test.by != "client":
+        data = cut_global_test(data, test, numpy_generator(seed, "data", "global test"))
+    parts = parts_of(data, partition, numpy_generator(seed, "data", "partition"))
+    data, parts = set_clients_aside(data, parts, test, numpy_generator(seed, "data", "global test"))
     public = public_rows(data, test.public, numpy_generator(seed, "data", "public"))
-    division = _not_public(_divide(data, parts, test, seed), public)
+    division = not_public(divide(data, parts, test, seed), public)
     if data.apart:
-        return federation_of_sites(data, division, (*data.notes, *_notes(data, parts, division, test)))
+        return federation_of_sites(data, division, (*data.notes, *notes_on(data, parts, division, test)))
     encoding = None if data.rule is None else data.rule.fit(data.train.x[division.trained()])
     data = data if encoding is None else _encoded(data, encoding)
     data = data if prepare is None else prepare(data, division)
-    pixels = fit_pixels(data.train, division.trained()) if data.standardise else ()
+    sums = fit_pixels(data.train, division.train.values()) if data.standardise else None
+    pixels = () if sums is None else sums.scale()
+    told = () if sums is None else (f"Inputs are scaled by sums of which every client would send {sums.nbytes} bytes.",)
     data = with_pixels(data, pixels) if pixels else data
     return Federation(
         clients=_clients(data, division),
         target=data.target,
-        test=None if data.test is None or test.kind == "local" else data.test.take(_others(len(data.test), public)),
-        notes=(*data.notes, *_notes(data, parts, division, test)),
+        test=None if data.test is None or test.kind == "local" else data.test.take(others(len(data.test), public)),
+        notes=(*data.notes, *notes_on(data, parts, division, test), *told),
         validation=data.train.take(division.validated()) if test.validation and test.kind != "local" else None,
         encoding=encoding,
         public=data.test.take(public) if data.test is not None and len(public) else None,
@@ -217,8 +223,8 @@ def no_common_samples(test: TestSplit) -> str:
     says = (
         "Clients with inputs of their own (columns_of = \"file\", or the source 'mixed') have no test samples in common"
     )
-    wrong = test.kind in ("global", "both") or test.public > 0
-    return f'{says}: set data.test.kind to "local" or "auto", and leave out \'public\'.' if wrong else ""
+    wrong = test.kind in ("global", "both") or test.public > 0 or test.by in WHOLE
+    return f"{says}: set data.test.kind to \"local\" or \"auto\", and leave out 'public' and 'by'." if wrong else ""
 
 
 def federation_of_sites(data: Dataset, division: Division, notes: tuple[str, ...]) -> Federation:
@@ -237,46 +243,6 @@ def federation_of_sites(data: Dataset, division: Division, notes: tuple[str, ...
     )
 
 
-def _others(count: int, public: Array) -> Array:
-    """Return the numbers of the test samples that are not public."""
-    return np.setdiff1d(np.arange(count), public, assume_unique=True)
-
-
-def _not_public(division: Division, public: Array) -> Division:
-    """Take public samples away from clients whose own test samples are some of the source's."""
-    if not division.natural or not len(public):
-        return division
-    left = {name: np.setdiff1d(index, public, assume_unique=True) for name, index in division.test.items()}
-    return replace(division, test={name: index for name, index in left.items() if len(index)})
-
-
-def _parts(data: Dataset, partition: Partition, rng: np.random.Generator) -> dict[str, Array]:
-    """Return sorted sample numbers by client, in the order of their names."""
-    found = partition.split(data, rng)
-    parts = {name: np.sort(np.asarray(found[name], dtype=np.int64)) for name in sorted(found)}
-    _check_parts(parts, len(data.train), type(partition).__name__)
-    return parts
-
-
-def _divide(data: Dataset, parts: Mapping[str, Array], test: TestSplit, seed: int) -> Division:
-    """Cut test samples first and validation samples from the rest, so that test sets do not depend on validation."""
-    division = _with_tests(data, parts, test, numpy_generator(seed, "data", "local test"))
-    if test.validation == 0:
-        return division
-    rng = numpy_generator(seed, "data", "validation")
-    train, held = cut_validation(division.train, test, per_client=bool(division.test), rng=rng)
-    return replace(division, train=train, validation=held)
-
-
-def _with_tests(data: Dataset, parts: Mapping[str, Array], test: TestSplit, rng: np.random.Generator) -> Division:
-    natural = _natural_tests(data, parts) if test.kind != "global" and test.train_per_class is None else {}
-    if natural:
-        return Division(parts, natural, natural=True)
-    if test.kind in ("local", "both"):
-        return Division(*cut_local_tests(data, parts, test, rng))
-    return Division(parts)
-
-
 def _encoded(data: Dataset, encoding: Encoding) -> Dataset:
     """Fill and scale every sample of a table, training, validation and test samples alike."""
     train = Samples(inputs(encoding.apply(data.train.x), "The table"), data.train.y)
@@ -291,71 +257,6 @@ def _clients(data: Dataset, division: Division) -> IndexedClients:
     tests = data.test if division.natural else data.train
     validation = division.validation if division.test else {}
     return IndexedClients(data.train, division.train, tests if division.test else None, division.test, validation)
-
-
-def _check_parts(parts: Mapping[str, Array], count: int, who: str) -> None:
-    """Check what the partition promised: clients, none empty, samples that exist, none twice."""
-    require(len(parts) > 0, f"The partition {who} made no clients.")
-    for name, index in parts.items():
-        require(len(index) > 0, f"Client '{name}' is left without samples by {who}; use fewer clients or leave it out.")
-    every = np.concatenate(list(parts.values()))
-    if every.min() < 0 or every.max() >= count:
-        raise HansaError(f"The partition {who} names a sample outside 0 to {count - 1}.")
-    twice = np.flatnonzero(np.bincount(every, minlength=count) > 1)
-    if len(twice):
-        raise HansaError(f"The partition {who} gives sample {twice[0]} to more than one client.")
-
-
-def _natural_tests(data: Dataset, parts: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the test samples that carry a client's name, by client; none where they belong to other people."""
-    if data.client_test is None:
-        return {}
-    order = np.argsort(data.client_test, kind="stable")
-    found, start = np.unique(data.client_test[order], return_index=True)
-    groups = zip(found, np.split(order, start[1:]), strict=True)
-    return {str(name): index for name, index in groups if str(name) in parts}
-
-
-def _notes(data: Dataset, parts: Mapping[str, Array], division: Division, test: TestSplit) -> list[str]:
-    notes = []
-    left = len(data.train) - sum(len(index) for index in parts.values())
-    if left:
-        notes.append(f"The partition leaves out {left} of {len(data.train)} training samples.")
-    if len(division.train) < len(parts):
-        notes.append(
-            f"{len(parts) - len(division.train)} clients with too few samples for a local test set are left out."
-        )
-    without = sum(name not in division.test for name in division.train)
-    if division.test and without:
-        notes.append(f"{without} clients have no test samples of their own.")
-    if test.kind == "local" and data.test is not None and not division.natural:
-        notes.append("The source's own test set is not used.")
-    if test.train_per_class is not None:
-        notes += _few_shot_notes(data.train.y, parts, division, test.train_per_class)
-    if test.public:
-        notes.append(f"{test.public} test samples of every class are public, and nobody is tested on them.")
-    return notes
-
-
-def _few_shot_notes(y: Array, parts: Mapping[str, Array], division: Division, count: int) -> list[str]:
-    """Tell which classes nobody is tested on for want of samples, and how many samples have no use."""
-    untested = [
-        np.setdiff1d(y[index], y[division.test[name]])
-        for name, index in division.train.items()
-        if name in division.test
-    ]
-    short = [len(classes) for classes in untested if len(classes)]
-    kept = sum(len(division.train[name]) + len(division.test.get(name, ())) for name in division.train)
-    unused = sum(len(parts[name]) for name in division.train) - kept
-    notes = []
-    if short:
-        says = f"{len(short)} clients have all their samples of some classes ({sum(short)} in all) to train on"
-        notes.append(f"{says}, since train_per_class = {count} leaves none, and are not tested on these.")
-    if unused:
-        notes.append(
-            f"{unused} samples are of classes that their clients did not draw by train_alpha, and are not used."
-        )
-    return notes
 
 
 def federation_from_clients(

@@ -38,6 +38,12 @@ def _require_whole(values: Array, what: str) -> None:
         raise HansaError(f"{what} must be whole numbers or text. Got {values[odd[0]]} for sample {odd[0]}.")
 
 
+def of_text(values: Sequence[str]) -> Array:
+    """Return labels that were read as text as whole numbers where all of them are, and as text otherwise."""
+    text = np.asarray(values)
+    return text.astype(np.int64) if all(one.isdecimal() and len(one) < 16 for one in values) else text
+
+
 def names(values: Array, what: str) -> Array:
     """Return the names of clients or domains as text, none of them empty."""
     text: Array = plain(values, what).astype(str)

@@ -1,8 +1,14 @@
-"""Pictures whose colour channels have mean 0 and deviation 1 over the samples that are trained on."""
+"""Inputs of mean 0 and deviation 1 over the samples that are trained on: colour channels, or columns of numbers.
+
+What scales them are sums that every client would send once: how many values, their sum, and the sum of their squares.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,11 +16,11 @@ from torch import Tensor
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.task import ClientData, PixelScale
 
-BLOCK = 4096  # pictures whose sums are taken at once
+BLOCK = 4096  # samples whose sums are taken at once
 
 
 class ScaledSamples(Samples):
-    """Other samples, whose pictures are standardised when rows are taken; their bytes stay where they are."""
+    """Other samples, whose inputs are standardised when rows are taken; their bytes stay where they are."""
 
     samples: Samples
     pixels: PixelScale
@@ -25,7 +31,7 @@ class ScaledSamples(Samples):
 
     @property
     def x(self) -> Array:
-        """The pictures' bytes, as they are."""
+        """The inputs as they are."""
         return self.samples.x
 
     def take(self, index: Array) -> ClientData:
@@ -34,27 +40,55 @@ class ScaledSamples(Samples):
         return ClientData(standardised(found.x, self.pixels), found.y)
 
 
-def fit_pixels(samples: Samples, rows: Array) -> PixelScale:
-    """Return the mean and deviation of every colour channel in [0, 1] over some pictures; of a constant one 1."""
-    sums, squares, count = torch.zeros(1), torch.zeros(1), 0
-    for start in range(0, len(rows), BLOCK):
-        x = samples.take(rows[start : start + BLOCK]).x.double()
-        sums, squares = sums + x.sum((0, 2, 3)), squares + x.square().sum((0, 2, 3))
-        count += x.numel() // x.shape[1]
-    mean = sums / count
-    deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
-    deviation = torch.where(deviation > 1e-6, deviation, 1.0)  # less is rounding
-    return tuple(zip(mean.tolist(), deviation.tolist(), strict=True))
+@dataclass(frozen=True)
+class Sums:
+    """What a client tells of its inputs: a number of values, and for every channel or column two sums."""
+
+    count: int
+    total: Tensor
+    squares: Tensor
+
+    @classmethod
+    def of(cls, samples: Samples, rows: Array) -> Sums:
+        """Return the sums over some samples."""
+        count, total, squares = 0, torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        for start in range(0, len(rows), BLOCK):
+            x = samples.take(rows[start : start + BLOCK]).x.double()
+            rest = tuple(place for place in range(x.ndim) if place != 1)
+            total, squares = total + x.sum(rest), squares + x.square().sum(rest)
+            count += x.numel() // x.shape[1]
+        return cls(count, total, squares)
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what one client sends."""
+        return 8 * (1 + len(self.total) + len(self.squares))
+
+    def scale(self) -> PixelScale:
+        """Return mean and deviation of every channel or column; of a constant one a deviation of 1."""
+        mean = self.total / self.count
+        variance = self.squares / self.count - mean.square()
+        constant = variance <= 1e-12 * (1 + mean.square())  # less is rounding
+        deviation = torch.where(constant, 1.0, variance.clamp(min=0).sqrt())
+        return tuple(zip(mean.tolist(), deviation.tolist(), strict=True))
+
+
+def fit_pixels(samples: Samples, parts: Iterable[Array]) -> Sums:
+    """Return the sums over all clients, each of whom adds those of its own rows."""
+    return functools.reduce(operator.add, (Sums.of(samples, rows) for rows in parts))
 
 
 def with_pixels(data: Dataset, pixels: PixelScale) -> Dataset:
-    """Return the data set with its pictures standardised, training, validation and test samples alike."""
+    """Return the data set with its inputs standardised, training, validation and test samples alike."""
     test = None if data.test is None else ScaledSamples(data.test, pixels)
     return replace(data, train=ScaledSamples(data.train, pixels), test=test)
 
 
 def standardised(x: Tensor, pixels: PixelScale) -> Tensor:
-    """Return pictures in [0, 1] (n × channels × height × width) with their channels standardised."""
+    """Return pictures in [0, 1] (n × channels × height × width), or numbers (n × columns), standardised."""
     mean, deviation = _numbers(x, pixels)
     return (x - mean) / deviation
 
@@ -68,5 +102,5 @@ def in_unit_range(x: Tensor, pixels: PixelScale) -> Tensor:
 
 
 def _numbers(x: Tensor, pixels: PixelScale) -> tuple[Tensor, Tensor]:
-    mean, deviation = torch.tensor(pixels, dtype=x.dtype, device=x.device).T.reshape(2, -1, 1, 1)
+    mean, deviation = torch.tensor(pixels, dtype=x.dtype, device=x.device).T.reshape(2, -1, *(1,) * (x.ndim - 2))
     return mean, deviation

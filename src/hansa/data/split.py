@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from hansa.data.checks import one_of, share, whole
+from hansa.data.cuts import WHOLE, By, held_out, marks_of, whole_ones
 from hansa.data.dataset import Array, ChosenSamples, Dataset
 from hansa.data.partitions.dealing import dirichlet, members, proportional
 from hansa.data.targets import Real, Target, class_names_of
@@ -24,6 +25,9 @@ class TestSplit:
     `auto`: the source's own test set, or a cut of the training data where it has none, and each client's part of it
     where its samples carry the clients' names.  `global`: only the common test set.  `local`: only a test set for every
     client.  `both`: both.
+
+    `by` says what a cut keeps together: whole clients or domains, which then make up the common test set, groups of
+    samples, or what comes after a point in time.  A source's own test set is not used where it says so.
     """
 
     __test__ = False  # the name is not a test's
@@ -36,6 +40,8 @@ class TestSplit:
     train_alpha: float | None = None  # label shift: that many on average, by Dir(α); classes not drawn are left out
     validation: float = 0.0  # of the remaining training samples, set aside to choose models by, never to test them on
     public: int = 0  # of every class so many samples of the global test set, made public and never tested on
+    by: By = "sample"  # what is held out as a whole: a client, a domain, a group, or the latest samples ("time")
+    held_out: tuple[str, ...] = ()  # the clients or domains that are only tested on; else a 'fraction' of them, drawn
 
     def __post_init__(self) -> None:
         one_of(self, "kind", ("auto", "global", "local", "both"))
@@ -50,6 +56,14 @@ class TestSplit:
         require(self.public >= 0, f"The 'public' of TestSplit must be a whole number ≥ 0. Got {self.public}.")
         needs = f"The 'public' samples of TestSplit are taken from a global test set. Got kind '{self.kind}'"
         require(not self.public or self.kind != "local", f"{needs}; use 'auto', 'global' or 'both'.")
+        one_of(self, "by", get_args(By))
+        whole_ones = self.by in WHOLE
+        says = "The 'held_out' of TestSplit names clients or domains: set 'by' to \"client\" or \"domain\""
+        require(whole_ones or not self.held_out, f"{says}. Got by = {self.by!r}.")
+        says = f"Held-out {self.by}s are a global test set, and kind 'local' has none"
+        require(not (whole_ones and self.kind == "local"), f"{says}: use 'auto', 'global' or 'both'.")
+        shot = self.train_per_class is None or self.by == "sample" or whole_ones
+        require(shot, f"The 'train_per_class' of TestSplit draws samples one by one. Got by = {self.by!r}.")
         require(
             self.train_per_class is None or self.kind in ("local", "both"),
             f"The 'train_per_class' of TestSplit needs kind 'local' or 'both'. Got kind '{self.kind}'.",
@@ -111,19 +125,51 @@ def _keep_everyone(train: Array, test: Array, group: Array | None) -> tuple[Arra
     return np.sort(np.concatenate([train, back])), np.setdiff1d(test, back, assume_unique=True)
 
 
-def cut_global_test(data: Dataset, fraction: float, rng: np.random.Generator) -> Dataset:
+def own_test(data: Dataset, test: TestSplit) -> Dataset:
+    """Return the data set without its own test set, where a cut says what is held out together."""
+    if test.by == "sample" or data.test is None:
+        return data
+    note = f"The source's own test set is not used: test samples are cut by {test.by}."
+    return replace(data, test=None, client_test=None, notes=(*data.notes, note))
+
+
+def cut_global_test(data: Dataset, test: TestSplit, rng: np.random.Generator) -> Dataset:
     """Return the data set with a part of its training samples as a test set; no input is copied."""
-    train, test = stratified_cut(strata(data.train.y, data.target), fraction, rng)
-    train, test = _keep_everyone(train, test, data.client)
-    require(len(test) > 0, "No test set can be cut: every client has one sample only. Give the source a test set.")
+    train, held = _global(data, test, rng)
+    require(len(held) > 0, "No test set can be cut: every client has one sample only. Give the source a test set.")
     return replace(
         data,
         train=ChosenSamples(data.train, train),
-        test=ChosenSamples(data.train, test),
-        client=None if data.client is None else data.client[train],
-        client_test=None if data.client is None else data.client[test],
-        domain=None if data.domain is None else data.domain[train],
+        test=ChosenSamples(data.train, held),
+        client_test=None if data.client is None or test.by == "domain" else data.client[held],
+        client=_some(data.client, train),
+        domain=_some(data.domain, train),
+        group=_some(data.group, train),
+        time=_some(data.time, train),
     )
+
+
+def _some(values: Array | None, rows: Array) -> Array | None:
+    return None if values is None else values[rows]
+
+
+def _global(data: Dataset, test: TestSplit, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return the sample numbers of training and of a common test set."""
+    if test.by == "domain":
+        require(
+            data.domain is not None, "Domains are held out (data.test.by), and the source tells none: set 'domain'."
+        )
+        assert data.domain is not None
+        gone = whole_ones({str(one) for one in np.unique(data.domain)}, test.held_out, test.fraction, "domain", rng)
+        held = np.isin(data.domain, gone)
+        return np.flatnonzero(~held), np.flatnonzero(held)
+    marks = marks_of(data, test.by)
+    if marks is not None:
+        held = held_out(marks, test.fraction, test.by, rng)
+        require(bool(held.any()), f"No test set can be cut by {test.by}: all samples have the same.")
+        return np.flatnonzero(~held), np.flatnonzero(held)
+    train, chosen = stratified_cut(strata(data.train.y, data.target), test.fraction, rng)
+    return _keep_everyone(train, chosen, data.client)
 
 
 def public_rows(data: Dataset, count: int, rng: np.random.Generator) -> Array:
@@ -147,12 +193,15 @@ def cut_local_tests(
         class_names_of(data.target, "The 'train_per_class' of data.test")
     y = data.train.y
     luck = rng.random(len(y))  # drawn for all samples at once: a client's cut does not depend on who else there is
-    seed = 0 if test.train_alpha is None else int(rng.integers(2**53))  # nor do the proportions of its classes
+    marks = marks_of(data, test.by)
+    drawn = test.train_alpha is not None or marks is not None
+    seed = int(rng.integers(2**53)) if drawn else 0  # nor do the proportions of its classes, or its groups
     train: dict[str, Array] = {}
     held: dict[str, Array] = {}
     for name, index in parts.items():
         shuffled = index[np.argsort(luck[index], kind="stable")]
-        trained, chosen = _local(y[shuffled], test, seed, name)
+        own = None if marks is None else marks[shuffled]
+        trained, chosen = _local(y[shuffled], test, seed, name) if own is None else _marked(own, test, seed, name)
         if len(index) >= test.min_samples and trained.any() and chosen.any():
             train[name], held[name] = np.sort(shuffled[trained]), np.sort(shuffled[chosen])
         elif test.small == "keep":
@@ -166,16 +215,20 @@ def cut_local_tests(
 
 
 def cut_validation(
-    parts: Mapping[str, Array], test: TestSplit, per_client: bool, rng: np.random.Generator
+    parts: Mapping[str, Array], test: TestSplit, per_client: bool, rng: np.random.Generator, marks: Array | None = None
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Cut every client's sample numbers into training and validation.
 
     Every client with enough samples gives a share of its own where it validates by itself; else the share is taken of
-    all together, so that many tiny clients give their share too, and each has a training sample left.
+    all together, so that many tiny clients give their share too, and each has a training sample left.  With `marks`,
+    groups or times of all samples, every client gives whole groups, or its latest samples.
     """
     rows = np.concatenate(list(parts.values()))
     owner = np.repeat(np.arange(len(parts)), [len(index) for index in parts.values()])
-    chosen = _validation_of_each(owner, test, rng) if per_client else _validation_of_all(owner, test, rng)
+    if marks is not None:
+        chosen = _validation_by_marks(owner, marks[rows], test, rng)
+    else:
+        chosen = _validation_of_each(owner, test, rng) if per_client else _validation_of_all(owner, test, rng)
     require(bool(chosen.any()), "No validation set can be cut: no client has enough training samples; set it to 0.")
     train, held = (_by_client(rows[which], owner[which], parts) for which in (~chosen, chosen))
     return train, {name: index for name, index in held.items() if len(index)}
@@ -200,6 +253,14 @@ def _validation_of_all(owner: Array, test: TestSplit, rng: np.random.Generator) 
     return chosen
 
 
+def _validation_by_marks(owner: Array, marks: Array, test: TestSplit, rng: np.random.Generator) -> Array:
+    """Choose whole groups, or the latest samples, of every client."""
+    chosen = np.zeros(len(owner), dtype=bool)
+    for own in members(owner):
+        chosen[own] = held_out(marks[own], test.validation, test.by, rng)
+    return chosen
+
+
 def _by_client(rows: Array, owner: Array, parts: Mapping[str, Array]) -> dict[str, Array]:
     """Return sorted sample numbers by client; `owner` is in ascending order."""
     bounds = np.searchsorted(owner, np.arange(1, len(parts)))
@@ -217,6 +278,12 @@ def _local(y: Array, test: TestSplit, seed: int, name: str) -> tuple[Array, Arra
         trained[group[:count]] = True
         held[group[count:]] = count > 0  # a class without a training sample is none of the client's own
     return trained, held
+
+
+def _marked(marks: Array, test: TestSplit, seed: int, name: str) -> tuple[Array, Array]:
+    """Choose by group or time which of a client's samples are trained on, and which are held out."""
+    held = held_out(marks, test.fraction, test.by, numpy_generator(seed, name))
+    return ~held, held
 
 
 def _per_class(average: int, classes: int, test: TestSplit, seed: int, name: str) -> Array:

@@ -33,13 +33,14 @@ from hansa.io.registry import Piece
 from hansa.io.store import DiskStore, checkpoint_of
 from hansa.io.trust import Trust, TrustLike
 from hansa.metrics.suite import BLOCK
+from hansa.models.lora import merged
 from hansa.plan.assemble import Data, assemble
 from hansa.plan.files import read_plan
 from hansa.plan.schema import Plan
 from hansa.results.reader import Run
 from hansa.results.writer import RunFolder
 from hansa.running.phase_run import PhaseRun, restore
-from hansa.task import Task, expected_shapes, task_from_table, task_to_table
+from hansa.task import Task, expected_shapes, reader_of, task_from_table, task_to_table
 from hansa.tree import Tree
 
 FORMAT = 2  # of model files; a file of a newer format is refused
@@ -149,10 +150,16 @@ class DeployedModel:
         if x.shape[1:] == self.card.input_shape and x.dtype.kind in ("iu" if integers else "f"):
             good = bool(np.isfinite(x).all())
             require(good, "The samples hold a NaN or Inf; fill or drop missing values first.")
-            return torch.from_numpy(x.astype(np.int64 if integers else np.float32))
+            found = torch.from_numpy(x.astype(np.int64 if integers else np.float32))
+            columns = bool(self.task.pixels) and x.ndim == 2  # pictures of this shape are what the network reads
+            return standardised(found, self.task.pixels) if columns else found
         if self.card.features:
             return torch.from_numpy(self._features(x))
-        require(x.dtype.kind != "U", "The model reads numbers, and the samples are text.")
+        if x.dtype.kind == "U":
+            reader = reader_of(self.task.model)
+            if reader is None:
+                raise HansaError("The model reads numbers, and the samples are text.")
+            return torch.from_numpy(reader.tokens(x))
         raw = inputs(x, "The samples", tokens=integers)
         found = Samples(raw, np.zeros(len(raw), np.int64)).take(np.arange(len(raw))).x
         return standardised(found, self.task.pixels) if self.task.pixels and raw.dtype == np.uint8 else found
@@ -311,7 +318,8 @@ def as_deployed(
 
     `encoding` is that of a client whose columns the run does not know.
     """
-    source = source_of(plan, client)
+    source, (model, weights) = source_of(plan, client), merged(task.model, weights)
+    task = task if model is task.model else replace(task, model=model)
     table = source if isinstance(source, TableSource) else None
     card = ModelCard(
         task=task_to_table(replace(task, networks={})),

@@ -107,7 +107,7 @@ def _data(run: Run, plan: Plan, client: str) -> Iterator[Trace]:
     if run.data.get("encoding") is not None:
         yield Trace("data.json", "how table columns are filled and scaled, fitted on its rows too", learnt=True)
     if run.data["task"].get("pixels"):
-        yield Trace("data.json", "how the channels of pictures are scaled, fitted on its samples too", learnt=True)
+        yield Trace("data.json", "how inputs are scaled, fitted on its samples too", learnt=True)
     if alone := _only_there(run.data, client):
         yield Trace("data.json", f"the classes that no other client has: {_shown(alone)}")
     if not isinstance(plan.data.partition, Natural):

@@ -81,7 +81,7 @@ def _models(
         whole, sizes = blocks.together(names), blocks.sizes(names)
         if whole is None or len(next(blocks.blocks(names))) < len(names):
             return None
-        seeds = first_seeds(names, sizes, algorithm.local.batch_size, server)
+        seeds = first_seeds(names, sizes, turns[0], server)
         cohort = Cohort([turns[number] for number in running], sizes, seeds, whole.x, whole.y)
         for number, model in zip(running, kernel.models(cohort, trainer.device), strict=True):
             models[number] = model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -58,6 +58,7 @@ class SerialSession(AtHand, Counted):
     """The serial engine at work."""
 
     context: PhaseContext = field(kw_only=True)
+    mixed: bool = False  # whether networks train in bfloat16, where another engine is asked for that
 
     @property
     def device(self) -> torch.device:
@@ -66,6 +67,7 @@ class SerialSession(AtHand, Counted):
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Yield each lane's upload, as soon as it is there."""
+        task = replace(task, mixed=True) if self.mixed else task
         for lane in lanes:
             up = self.one(task, lane, server)
             if up is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from hansa.io import wire
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Averages
+from hansa.training.local import Turn
 from hansa.training.visits import AddsUp, TrainsOnce
 from hansa.training.wrappers import Wrapper, client_side
 from hansa.tree import is_finite
@@ -50,13 +52,21 @@ def averaged(context: PhaseContext) -> Averages | None:
     return algorithm if same and plain and kind.client_init is Algorithm.client_init else None
 
 
-def first_seeds(clients: Sequence[str], sizes: Sequence[int], batch: int, server: RoundServer) -> list[int]:
-    """Return the seeds of first visits that draw an order of batches; who has a single batch draws nothing."""
-    places = [place for place, size in enumerate(sizes) if size > batch]
+def first_seeds(clients: Sequence[str], sizes: Sequence[int], turn: Turn, server: RoundServer) -> list[int]:
+    """Return the seeds of first visits that draw something; who has a single batch draws no order of batches."""
+    places = [place for place, size in enumerate(sizes) if turn.draws or size > turn.training.batch_size]
     seeds = [0] * len(sizes)
     for place, seed in zip(places, server.seeds([clients[place] for place in places]), strict=True):
         seeds[place] = seed
     return seeds
+
+
+def _beside(task: Task, whole: ClientData) -> Task:
+    """Return the task with its parameters where the samples are."""
+    device = whole.y.device
+    if device.type == "cpu":
+        return task
+    return replace(task, start={key: leaf.to(device) for key, leaf in task.params().items()})
 
 
 def pooled(
@@ -70,7 +80,7 @@ def pooled(
     algorithm = client_side(context.algorithm)
     assert isinstance(algorithm, AddsUp)
     try:
-        sums = algorithm.statistics(task, whole, torch.Generator())
+        sums = algorithm.statistics(_beside(task, whole), whole, torch.Generator())
     except (HansaError, ClientFailed, RuntimeError, ValueError, IndexError, KeyError):
         return None
     if not all(is_finite(leaf) for leaf in sums.values()):  # likewise

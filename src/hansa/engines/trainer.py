@@ -10,6 +10,7 @@ import torch
 
 from hansa.engines.kernels.cohort import Cohort, Job, groups
 from hansa.engines.kernels.kernel import Kernel
+from hansa.engines.kernels.one_by_one import Moved
 from hansa.engines.session import Counted
 from hansa.errors import HansaWarning
 from hansa.task import ClientData, Task
@@ -49,8 +50,9 @@ class Trainer(Counted):
         self, jobs: Sequence[Job], whole: ClientData | None, failed: Callable[[int, Exception], None]
     ) -> dict[int, Trained]:
         """Return what training gives, by place; `failed` is told of every client whose training broke."""
-        results: dict[int, Trained] = {}
-        for places in self._together(jobs):
+        judged = [place for place, job in enumerate(jobs) if job.turn.judges]
+        results = self._judge(jobs, judged, failed)
+        for places in self._together(jobs) if not judged else self._apart(jobs, judged):
             kernel = self.kernel(jobs[places[0]].turn, jobs[places[0]].size)
             chosen = [jobs[place] for place in places]
             found = self._try(kernel, chosen, whole if len(chosen) == len(jobs) else None) if kernel else None
@@ -60,6 +62,28 @@ class Trainer(Counted):
             else:
                 self._one_by_one(jobs, places, results, failed, kernel, found)
         return results
+
+    def _judge(
+        self, jobs: Sequence[Job], places: Sequence[int], failed: Callable[[int, Exception], None]
+    ) -> dict[int, Trained]:
+        """Return the losses that turns ask for, computed on the device; no training, so no path is counted."""
+        results, moved = dict[int, Trained](), Moved(self.device)
+        for place in places:
+            job = jobs[place]
+            data = ClientData(job.turn.task.inputs(job.data.x).to(self.device), job.data.y.to(self.device))
+            try:
+                found = Job(moved.turn(job.turn), data, job.seed).alone()
+            except Exception as broken:
+                failed(place, broken)
+            else:
+                results[place] = found._replace(params=job.turn.start)
+        return results
+
+    def _apart(self, jobs: Sequence[Job], judged: Sequence[int]) -> list[list[int]]:
+        """Return the same without those that are judged."""
+        rest = [place for place in range(len(jobs)) if place not in judged]
+        found = self._together([jobs[place] for place in rest]) if rest else []
+        return [[rest[number] for number in places] for places in found]
 
     def _together(self, jobs: Sequence[Job]) -> list[list[int]]:
         """Return the places of clients that can train in one go."""

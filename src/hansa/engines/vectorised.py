@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from hansa.engines.client_blocks import ClientBlocks, resident
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.lazy_sum import dense_tree
+from hansa.engines.kernels.one_by_one import OneByOne
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import Stacked
 from hansa.engines.lanes import Ahead, visits_before
@@ -47,11 +49,12 @@ from hansa.training.wrappers import client_side, training_of
 from hansa.tree import Tree
 
 KernelPath = Literal["auto", "serial", "sample-space", "stacked"]
-Precision = Literal["float32", "tf32"]  # of products and convolutions on a GPU; tf32 keeps 10 bits of a factor
+# Of products and convolutions: tf32 keeps 10 bits of a factor on a GPU, bf16 keeps 7 wherever networks train.
+Precision = Literal["float32", "tf32", "bf16"]
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "auto": (SampleSpace(), Stacked()),
-    "sample-space": (SampleSpace(),),
-    "stacked": (Stacked(),),
+    "auto": (SampleSpace(), Stacked(), OneByOne()),
+    "sample-space": (SampleSpace(), OneByOne()),
+    "stacked": (Stacked(), OneByOne()),
 }
 MOST = 1024  # clients of a block that trains
 POOLED = 100_000  # clients of a block whose statistics are taken together; the bytes of their samples bound it sooner
@@ -62,7 +65,8 @@ class Vectorised:
     """Trains many clients of a round at once; results equal the serial engine's up to rounding.
 
     A linear head on fixed features trains in sample space, a small network stacked, statistics are taken of all
-    samples together, anything else goes client by client; `path` insists on one of them where it is possible.
+    samples together, anything else goes client by client, on the device; `path` insists on one of them where it is
+    possible.
     """
 
     device: str = "cpu"
@@ -77,10 +81,10 @@ class Vectorised:
             kind = torch.device(self.device).type
         except RuntimeError:
             kind = "unknown"
-        there = kind == "cpu" or (kind == "cuda" and torch.cuda.is_available())
-        require(there, f"The 'device' of the vectorised engine is not there. Got '{self.device}'; use 'cpu'.")
+        known = kind in ("cpu", "cuda")
+        require(known, f"The 'device' of the vectorised engine must be 'cpu' or 'cuda'. Got '{self.device}'.")
         says = "The 'precision' 'tf32' of the vectorised engine is one of GPUs"
-        require(self.precision == "float32" or kind != "cpu", f"{says}: leave it out, or use 'device' 'cuda'.")
+        require(self.precision != "tf32" or kind != "cpu", f"{says}: leave it out, or use 'device' 'cuda'.")
 
     def choice(self, context: PhaseContext) -> dict[str, object]:
         """Return how visits will be carried out; what was really done is counted visit by visit."""
@@ -111,9 +115,16 @@ class Vectorised:
         threads = threads_for(self.threads, context.algorithm, context.task)
         with on_threads(threads), settled(), same_bits(self.device, self.precision):
             if self.path == "serial" or context.deadline is not None:
-                yield SerialSession(context=context)
+                yield SerialSession(context=context, mixed=self.precision == "bf16")
             else:
                 yield VectorisedSession(self, context, self.trainer())
+
+
+def check_device(engine: object) -> None:
+    """Refuse an engine whose device this machine lacks; the plan of a finished run may name one that another has."""
+    device = getattr(engine, "device", "cpu")
+    there = torch.device(device).type == "cpu" or torch.cuda.is_available()
+    require(there, f"The 'device' of the engine is not there. Got '{device}'; use 'cpu'.")
 
 
 @contextmanager
@@ -138,6 +149,7 @@ def same_bits(device: str, precision: Precision = "float32") -> Iterator[None]:
     if torch.device(device).type == "cpu":
         yield
         return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it recurrent layers' bits may differ
     less, products = precision == "tf32", torch.backends.cuda.matmul
     before, products.allow_tf32 = products.allow_tf32, less
     flags = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=less)
@@ -192,6 +204,7 @@ class VectorisedSession(AtHand):
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Yield the sum of every block of clients; lanes of several clients go abreast, place by place."""
+        task = replace(task, mixed=True) if self.engine.precision == "bf16" else task
         if any(len(lane.chain) > 1 or lane.line is not None for lane in lanes):
             yield from self._abreast(task, lanes, server)
             return
@@ -266,7 +279,7 @@ class VectorisedSession(AtHand):
     ) -> Update | None:
         """Return the sum of some clients' uploads, and charge each; None where a kernel fails."""
         weights = [float(size) for size in sizes] if algorithm.weights == "samples" else [1.0] * len(sizes)
-        seeds = first_seeds(clients, sizes, turn.training.batch_size, server)
+        seeds = first_seeds(clients, sizes, turn, server)
         moved = self.trainer.total(kernel, turn, sizes, seeds, weights, whole)
         if moved is None:
             return None

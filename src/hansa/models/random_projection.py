@@ -32,7 +32,7 @@ class Projection(nn.Module):
         return projected
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=8)
 def _draw(inputs: int, dimension: int, seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Draw P/√D as float32 by numpy, whose streams are the same on every machine."""
     drawn = numpy_generator(seed, "random projection", inputs, dimension).standard_normal(

@@ -29,11 +29,15 @@ def vector_size(input_shape: tuple[int, ...]) -> int:
     return math.prod(input_shape)
 
 
-def image_shape(model: Any, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+def image_shape(
+    model: Any, input_shape: tuple[int, ...], smallest: int, channels: tuple[int, ...] = ()
+) -> tuple[int, int, int]:
     """Return channels, height and width, or tell why these samples are no images for this model."""
-    if len(input_shape) == 3 and min(input_shape[1:]) >= smallest:
+    if len(input_shape) == 3 and min(input_shape[1:]) >= smallest and (not channels or input_shape[0] in channels):
         return input_shape
+    told = f" and {' or '.join(map(str, channels))} channels" if channels else ""
     raise HansaError(
         f"The model {type(model).__name__} needs images (channels × height × width) of at least "
-        f"{smallest} × {smallest} pixels. Got samples of shape {input_shape}; choose another model, such as 'mlp'."
+        f"{smallest} × {smallest} pixels{told}. Got samples of shape {input_shape}; choose another model, such as "
+        "'mlp'."
     )

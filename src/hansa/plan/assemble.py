@@ -16,7 +16,8 @@ from hansa.data.sources.table import TableSource
 from hansa.data.split import Division
 from hansa.data.targets import Real
 from hansa.engines.flower import Flower
-from hansa.errors import HansaError, Problems, require
+from hansa.engines.vectorised import check_device
+from hansa.errors import HansaError, Problems, check_all, require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.module import FrozenModule
 from hansa.features.several import extractor_names
@@ -31,7 +32,7 @@ from hansa.plan.schema import DataPlan, Plan
 from hansa.plan.shapes import misfit, networks_of, sites_of
 from hansa.running.experiment import Experiment, Phase
 from hansa.seeds import numpy_generator
-from hansa.task import Task
+from hansa.task import Task, normalises, reader_of
 from hansa.training.wrappers import Wrapper, training_of
 
 SEVERAL = 1000  # clients, where nobody knows how many there will be
@@ -47,14 +48,23 @@ class Assembled:
     features: dict[str, Any] | None = None
 
 
-def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *, trust: TrustLike = False) -> Assembled:
+def assemble(
+    plan: Plan,
+    data: Data = None,
+    progress: Progress | None = None,
+    *,
+    trust: TrustLike = False,
+    extract: Callable[..., Extracted] = extract_features,
+) -> Assembled:
     """Make everything ready to run.  `data` stands in for the plan's own source, or for all of its data section.
 
     So do the clients of an engine whose sites hold their own data.
 
     `trust` is about the run that the plan continues, where it does: the import paths which that run's plan may name.
+    `extract` reads features, or makes some up.
     """
-    extraction = Extraction(plan, progress)
+    check_device(plan.engine)
+    extraction = Extraction(plan, progress, extract)
     data = data or (plan.engine.elsewhere() if isinstance(plan.engine, Flower) else None)
     federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
     task = task_for(plan, federation, extraction.spans)
@@ -73,6 +83,8 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
         training = training_of(phase.algorithm)
         if training is not None and training.objective is not None:
             training.objective.check(experiment.task)
+        for augmentation in training.augment if training is not None else ():
+            augmentation.check(experiment.task)
         phase.algorithm.server_init(experiment.task)  # what it refuses is told before anything is written
     return Assembled(experiment, extraction.summary())
 
@@ -80,20 +92,29 @@ def assemble(plan: Plan, data: Data = None, progress: Progress | None = None, *,
 class Extraction:
     """Features in place of raw samples where the plan asks for them, and what that cost."""
 
-    def __init__(self, plan: Divided, progress: Progress | None):
-        self.plan, self.progress = plan, progress
+    def __init__(self, plan: Divided, progress: Progress | None, extract: Callable[..., Extracted] = extract_features):
+        self.plan, self.progress, self.extract = plan, progress, extract
         self.done: list[Extracted] = []  # one, or of several sources those that an extractor reads
 
     def features(self, data: Dataset) -> Dataset:
         """Return the data set as the model will see it."""
         if not self.plan.data.features:
-            return data
+            return self._tokens(data)
         if data.parts:
             return replace(data, parts=tuple(one if one.rule is not None else self._read(one) for one in data.parts))
         return self._read(data)
 
+    def _tokens(self, data: Dataset) -> Dataset:
+        """Return texts as token numbers where the model makes them; anything else as it is."""
+        model = getattr(self.plan, "model", None)  # a site's file names none
+        reader = reader_of(model) if model is not None and data.train.x.dtype.kind == "U" else None
+        if reader is None:
+            return data
+        test = None if data.test is None else replace(data.test, x=reader.tokens(data.test.x))
+        return replace(data, train=replace(data.train, x=reader.tokens(data.train.x)), test=test)
+
     def _read(self, data: Dataset) -> Dataset:
-        self.done.append(extract_features(data, *self.plan.data.features, progress=self.progress))
+        self.done.append(self.extract(data, *self.plan.data.features, progress=self.progress))
         return self.done[-1].data
 
     def shifted_features(self, data: Dataset, division: Division) -> Dataset:
@@ -154,6 +175,8 @@ def _divide(plan: Divided, data: Dataset, extraction: Extraction) -> Federation:
 def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], ...] = ()) -> Task:
     """Return the task, in the shapes of the data; building its model once shows that it takes them."""
     network, own = networks_of(plan.model, federation.inputs())
+    says = "The model normalises pictures itself, and the source has done so already"
+    require(not (federation.pixels and normalises(plan.model)), f"{says}: leave out the 'scale' of data.source.")
     task = Task(
         model=network.model,
         input_shape=network.input_shape,
@@ -174,8 +197,17 @@ def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], .
 
 
 def check_phases(plan: Plan) -> None:
-    """Refuse phases that make sense on no data, before any is loaded."""
-    phases = phases_of(plan)
+    """Refuse phases that make sense on no data, before any is loaded; all that is wrong is told at once."""
+    phases, unknown = phases_of(plan), Task(plan.model, (1,), 1, SEVERAL)
+    check_all(
+        lambda: _check_each(plan, phases),
+        lambda: check_channel(plan.channel, phases, unknown),
+        lambda: check_privacy(phases, unknown, plan.channel),
+        lambda: check_sites(plan),
+    )
+
+
+def _check_each(plan: Plan, phases: Sequence[Phase]) -> None:
     problems = [why for phase in phases if (why := _no_chains(phase, SEVERAL))]
     problems += [why for phase in phases if (why := _no_forgetting(phase, SEVERAL))]
     problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_attack(one))]
@@ -183,10 +215,6 @@ def check_phases(plan: Plan) -> None:
     problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
-    unknown = Task(plan.model, (1,), 1, SEVERAL)
-    check_channel(plan.channel, phases, unknown)
-    check_privacy(phases, unknown, plan.channel)
-    check_sites(plan)
 
 
 def check_sites(plan: Plan) -> None:

@@ -117,10 +117,11 @@ def anchor(table: dict[str, Any], folder: Path) -> None:
     for one in features if isinstance(features, list) else [features]:
         if isinstance(one, dict) and isinstance(one.get("path"), str) and is_there(folder / one["path"]):
             one["path"] = str(folder / one["path"])  # otherwise a hub id or an import path
+    _place_model(table.get("model"), folder)
 
 
 def _anchor_source(source: dict[str, Any], folder: Path) -> None:
-    for key in ("path", "clients_from"):
+    for key in ("path", "clients_from", "test_path", "root", "files"):
         if isinstance(source.get(key), list):
             source[key] = [_placed(path, folder) for path in source[key]]
         elif key in source:
@@ -128,6 +129,16 @@ def _anchor_source(source: dict[str, Any], folder: Path) -> None:
     for one in source["sources"].values() if isinstance(source.get("sources"), dict) else ():
         if isinstance(one, dict):
             _anchor_source(one, folder)
+
+
+def _place_model(model: Any, folder: Path) -> None:
+    """Place the folder of an encoder that is a model, also one inside others."""
+    if not isinstance(model, dict):
+        return
+    if model.get("name") == "transformers" and "path" in model:
+        model["path"] = _placed(model["path"], folder)
+    for inner in model.values():
+        _place_model(inner, folder)
 
 
 def _placed(path: Any, folder: Path) -> Any:

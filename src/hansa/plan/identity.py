@@ -23,6 +23,7 @@ from hansa.io.cache import digest
 from hansa.io.codec import to_table
 from hansa.plan.schema import Plan
 from hansa.results.tracking import flatten
+from hansa.task import fingerprint_of
 
 Facts = dict[str, Any]  # flat: a name and a value for everything that may change
 KINDS = ("plan", "code", "data")
@@ -47,6 +48,8 @@ def code_facts(plan: Plan) -> Facts:
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
+    weights = fingerprint_of(plan.model)
+    facts |= {"the weights that the model comes with": weights} if weights else {}
     own = sorted(set(_own_files(plan_facts(plan))))
     return facts | {f"the source of {file.name}": digest_sources([file], file.parent) for file in own}
 

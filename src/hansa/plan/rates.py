@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hansa.algorithms.calibrate import Calibrate
+from hansa.algorithms.deepafl import DeepAFL
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fed3r_select import Fed3RSelect
 from hansa.algorithms.fedcof import FedCOF
@@ -20,6 +21,8 @@ from hansa.algorithms.fedncm import FedNCM
 from hansa.algorithms.guarded import Guarded, unguarded
 from hansa.algorithms.lda import LDA
 from hansa.algorithms.private import Private
+from hansa.algorithms.robust import Robust
+from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.io.trust import NOBODY, Trust
 from hansa.plan.schema import PhasePlan, Plan
@@ -99,7 +102,7 @@ class Before:
 
 
 UNIT_COLUMNS = (Fed3R, Fed3RSelect, FedCOF)
-CLOSED_FORMS = (*UNIT_COLUMNS, FedNCM, LDA)  # logits of LDA are log posteriors, which softmax takes as they are
+CLOSED_FORMS = (*UNIT_COLUMNS, FedNCM, LDA, DeepAFL)  # log posteriors of LDA are logits that softmax takes as they are
 
 
 def _phases(phase: PhasePlan, table: object, rates: Rates, before: Before) -> list[PhasePlan]:
@@ -107,10 +110,16 @@ def _phases(phase: PhasePlan, table: object, rates: Rates, before: Before) -> li
     if rates == "paper":
         algorithm = _scaled(phase.algorithm, _entry(table, "algorithm"), before.factor)
         return [dataclasses.replace(phase, algorithm=algorithm, rates=phase.rates)]
-    guard = rates == "statistics" and not unguarded(phase.algorithm)
-    algorithm = Guarded(phase.algorithm) if guard else phase.algorithm
+    algorithm = _guarded(phase.algorithm) if rates == "statistics" else phase.algorithm
     first = [] if before.calibrated else [PhasePlan(Calibrate(), unprotected=phase.unprotected, outside=phase.outside)]
     return [*first, dataclasses.replace(phase, algorithm=algorithm, rates=rates)]
+
+
+def _guarded(algorithm: Algorithm) -> Algorithm:
+    """Return an algorithm with a guard around what trains one model for all, inside of WIMA and of robust rules."""
+    if isinstance(algorithm, (Wima, Robust)):
+        return dataclasses.replace(algorithm, inner=_guarded(algorithm.inner))
+    return algorithm if unguarded(algorithm) else Guarded(algorithm)
 
 
 def _by_hand(phase: PhasePlan, table: object) -> bool:

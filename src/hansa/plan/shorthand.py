@@ -1,8 +1,9 @@
 """The papers' notation as a plan: `OLL(Fed3R + FedAvg(features)) + FP(head)`.
 
 Phases are joined by `+`.  A phase is a name, with what it trains (or keeps personal) in brackets and its rounds after a
-dash: `FedAvg-300(features)`, `FedSim(head)`.  `OLL( … )` prunes the classifier after the phases it encloses.  What
-comes out is an ordinary list of phases, and everything a plan may say of a phase can be changed in it.
+dash: `FedAvg-300(features)`, `FedSim(head)`; after DeepAFL stands the number of its layers, `DeepAFL-5`.  `OLL( … )`
+prunes the classifier after the phases it encloses.  What comes out is an ordinary list of phases, and everything a plan
+may say of a phase can be changed in it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,20 @@ class Word(NamedTuple):
     phases: Callable[[str], list[Table]]  # made for a part
     default: str = ""
     parts: tuple[str, ...] = ()
+    layers: int = 0  # phases that it stands for where no number is given; 0 where a number is one of rounds
 
 
 def expand(table: Table) -> None:
-    """Put the phases that a plan's line of notation stands for in its place; Fed3R-RF also lifts the model."""
+    """Put the phases that a plan's line of notation stands for in its place; random features also lift the model."""
     if not isinstance(table.get("phases"), str):
         return
     table["phases"] = phases_from(table["phases"])
-    if any(phase["algorithm"] == SCALE for phase in table["phases"]):
+    made = [phase["algorithm"] for phase in table["phases"]]
+    if SCALE in made:
         table["model"] = {"name": "random-features", "inner": table.get("model", "linear")}
+    if layers := made.count("deepafl"):
+        deep = {"name": "deep-random-features", "layers": layers}
+        table["model"] = {**deep, "inner": table.get("model", "linear")}
 
 
 def phases_from(text: str) -> list[Table]:
@@ -82,6 +88,9 @@ def _phase(tokens: _Tokens, word: str, part: str) -> list[Table]:
         raise tokens.error(f"'{part}' cannot stand in the brackets of {name}; {use}")
     written = f"{name}({meant})" if known.parts and meant != "none" else name
     changed = {"rounds": rounds} if rounds and known.parts else {}
+    if known.layers:
+        made = known.phases(meant) * (rounds or known.layers)
+        return [{"name": f"{name} {place}", **phase} for place, phase in enumerate(made, 1)]
     return [{"name": written, **phase, **changed} for phase in known.phases(meant)]
 
 
@@ -132,6 +141,7 @@ WORDS: Mapping[str, Word] = {
     "fedncm": _closed_form("fedncm"),
     "fedcof": _closed_form("fedcof"),
     "lda": _closed_form("lda"),
+    "deepafl": _closed_form("deepafl")._replace(layers=5),
     "calibrate": _closed_form("calibrate"),
     "fedavg": _tuning("fedavg"),
     "fedavgm": _tuning("fedavg", server={"name": "sgd", "momentum": 0.9}),

@@ -5,7 +5,7 @@ Stands alone: `torch` and `numpy` suffice (safetensors to save, dp-accounting to
 
 from hansa.ridge.choose import FeatureChoice, LambdaChoice, gcv, select
 from hansa.ridge.distance import Spread, median_distance
-from hansa.ridge.privacy import GaussianMechanism, clip_features, project_positive
+from hansa.ridge.privacy import GaussianMechanism, adassp, clip_features, project_positive
 from hansa.ridge.random_features import RandomFeatures
 from hansa.ridge.recursive import RecursiveRidge
 from hansa.ridge.regression import RegressionStatistics
@@ -22,6 +22,7 @@ __all__ = [
     "RegressionStatistics",
     "RidgeStatistics",
     "Spread",
+    "adassp",
     "clip_features",
     "gcv",
     "median_distance",

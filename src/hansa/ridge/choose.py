@@ -58,7 +58,11 @@ def gcv(
     Wahba 1979): the mean squared error of leaving one sample out, were all samples equally influential.  Without `lams`
     the candidates are the powers of ten that A can tell apart (`powers`), whatever the scale of features.
     """
-    system = statistics.system(intercept)
+    return gcv_of(statistics.system(intercept), lams)
+
+
+def gcv_of(system: System, lams: Iterable[float] | None = None) -> LambdaChoice:
+    """Choose λ for normal equations by their generalised cross-validation score."""
     enough = system.free + 1
     require(system.n >= enough, f"Cross-validation needs at least {enough} sample(s). Got {system.n:g} sample(s).")
     lams = None if lams is None else _candidates(lams)

@@ -128,3 +128,18 @@ def project_positive(statistics: RidgeStatistics) -> RidgeStatistics:
     values, vectors = torch.linalg.eigh(statistics.gram)
     gram = (vectors * values.clamp_min(0)) @ vectors.T
     return RidgeStatistics((gram + gram.T) / 2, statistics.moment, statistics.counts)
+
+
+def adassp(released: RidgeStatistics, mechanism: GaussianMechanism, draws: int = 1) -> float:
+    """Return λ = max(0, κ − λ_min), as large as the noise on A may be (AdaSSP: Wang 2018, Algorithm 2).
+
+    `κ = σ_A·√(d·log(2d²/ρ))` bounds the noise's spectral norm but for a share ρ = 0.05 of cases, where σ_A is the noise
+    on A's diagonal, of as many independent `draws` as there are in the sum.  A's least eigenvalue is taken of the
+    released sums and lowered by κ, so that it is not above the true one: the paper spends a third of the budget on it,
+    and this is post-processing, which costs none.
+    """
+    d = released.dimension
+    largest_noise = mechanism.deviations[0] * math.sqrt(draws * d * math.log(2 * d * d / 0.05))
+    values = torch.linalg.eigvalsh(released.gram)
+    least = max(0.0, float(values[0]) - largest_noise)
+    return max(largest_noise - least, 1e-12 * float(values[-1].abs()))  # never 0: a solution must be unique

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hansa.errors import HansaError, require
 from hansa.io.files import replacing
+from hansa.ridge.accumulate import mirror
 from hansa.tree import Tree, is_finite
 
 
@@ -88,9 +89,10 @@ def triangle(gram: Tensor, dtype: torch.dtype) -> Tensor:
 def square(upper: Tensor, dimension: int) -> Tensor:
     """Return the symmetric matrix, in float64, whose upper triangle is given row by row."""
     gram = upper.new_zeros(dimension, dimension, dtype=torch.float64)
-    for start, row in enumerate(torch.split(upper, list(range(dimension, 0, -1)))):
-        gram[start, start:] = row
-    return gram.add_(gram.triu(1).T)
+    above = torch.ones(dimension, dimension, dtype=torch.bool, device=upper.device).triu()
+    gram.masked_scatter_(above, upper.double())
+    mirror(gram)
+    return gram
 
 
 def rounding(gram: Tensor, moment: Tensor, dtype: torch.dtype) -> float:

@@ -15,15 +15,18 @@ from hansa.task import Task
 PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
 NORMALISATION = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: all batch and instance norms
 Patterns = str | tuple[str, ...]  # `head`, `features.3.*`, `["features", "!features.0.*"]`
+FROZEN = "frozen_"  # what the names of leaves begin with, after the last dot, that no pattern chooses: they never move
 
 
 @functools.lru_cache(maxsize=4096)
 def select(names: tuple[str, ...], patterns: Patterns) -> tuple[str, ...]:
     """Return the names that patterns choose, in their order; `!pattern` takes out again what it matches.
 
-    Patterns apply one after the other; where the first takes something out, it takes it out of everything.
+    Patterns apply one after the other; where the first takes something out, it takes it out of everything.  Statistics
+    that a network came with and that stay as they are (`frozen_mean`) are never chosen.
     """
     each = (patterns,) if isinstance(patterns, str) else patterns
+    names = tuple(name for name in names if not name.rpartition(".")[2].startswith(FROZEN))
     chosen = set(names) if each and each[0].startswith("!") else set()
     for pattern in each:
         wanted = PARTS.get(pattern.removeprefix("!"), pattern.removeprefix("!"))

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
+from hansa.seeds import seed_for
 from hansa.task import ClientData, Task
 from hansa.training import optimisers
+from hansa.training.augmentation import Augmentation, augmented
 from hansa.training.channels_last import channels_last, channels_last_gradients
 from hansa.training.directions import PLAIN, Direction, Slope
 from hansa.training.fused_linear import FusedLinear
+from hansa.training.judging import mean_loss
 from hansa.training.layers import draws, uses_batch_statistics
 from hansa.training.leaves import Patterns, select, written
 from hansa.training.objectives import CROSS_ENTROPY, Objective, usual
@@ -53,7 +56,8 @@ class LocalTraining:
     like parameters; integer buffers never travel.  `objective` is what training minimises; without one it follows the
     targets: cross-entropy for classes, squared error for real numbers.  `weight_decay` is part of the gradient, but
     for `adamw`, which shrinks the weights apart from it.  `schedule` changes the rate from round to round, `clip`
-    bounds the Euclidean norm of a step's gradient, and `steps` counts steps in place of epochs.
+    bounds the Euclidean norm of a step's gradient, and `steps` counts steps in place of epochs.  `augment` changes the
+    pictures of every batch at random, by the visit's seed; a turn that only measures sees them as they are.
     """
 
     lr: float = 0.1
@@ -69,6 +73,7 @@ class LocalTraining:
     schedule: Annotated[Schedule, Piece("schedule")] = Constant()
     clip: float | None = None
     steps: int | None = None
+    augment: Annotated[tuple[Augmentation, ...], Piece("augmentation")] = ()
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"The 'lr' of local training must be a number > 0. Got {self.lr}.")
@@ -139,6 +144,7 @@ class Trained(NamedTuple):
     memory: Tree = {}  # noqa: RUF012, never written to: what the optimiser remembers
     anchor: Tree = {}  # noqa: RUF012, likewise: where an anchor that follows has ended
     slope: Tree = {}  # noqa: RUF012, likewise: the mean gradient, where a turn measures it
+    loss: float = 0.0  # the mean loss where it starts, where a turn judges it
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +154,8 @@ class Turn:
     `given` are tensors the objective or the direction needs and nothing trains: prototypes, anchors, a reference.
     `memory` is what the optimiser remembers from earlier visits.  Every batch is used for `repeats` steps in a row.
     A turn that `remembers` gives back what the optimiser knows, and one that only `measures` moves nothing: it gives
-    the mean gradient over one epoch in `Trained.slope`.
+    the mean gradient over one epoch in `Trained.slope`.  One that `judges` moves nothing either: it gives the mean loss
+    of the parameters it starts from in `Trained.loss`, see `judging`.
     """
 
     training: LocalTraining
@@ -162,6 +169,7 @@ class Turn:
     repeats: int = 1
     measures: bool = False
     remembers: bool = False
+    judges: bool = False
 
     @property
     def minimised(self) -> Objective:
@@ -176,9 +184,18 @@ class Turn:
     def bare(self) -> bool:
         """Whether a step is the rate times the gradient of the usual loss, and nothing else."""
         training, corrected = self.training, bool(self.correction.strength and self.correction.anchor)
-        simple = not (training.momentum or training.weight_decay or training.clip) and training.optimiser == "sgd"
+        simple = (
+            not self.task.mixed
+            and not (training.momentum or training.weight_decay or training.clip)
+            and training.optimiser == "sgd"
+        )
         same = self.direction == PLAIN and not self.measures and self.minimised == CROSS_ENTROPY
         return simple and same and not corrected and not self.correction.shift
+
+    @property
+    def draws(self) -> bool:
+        """Whether training draws more than an order of batches."""
+        return bool(self.training.augment) or draws(self.task.module)
 
     @property
     def fewest(self) -> int:
@@ -195,23 +212,32 @@ class Turn:
         return self.repeats * self.direction.slopes * self.training.flops(self.task)
 
 
+def judging(turn: Turn, start: Tree) -> Turn:
+    """Return a turn that only tells the mean loss of some parameters on the task of another one."""
+    return Turn(turn.training, turn.task, start, measures=True, judges=True)
+
+
 @contextmanager
-def seeded(task: Task, seed: int) -> Iterator[None]:
+def seeded(task: Task, seed: int, device: torch.device) -> Iterator[None]:
     """Draw what layers draw (dropout) from the turn's seed, and leave torch's own generator as it was."""
     if not draws(task.module):
         yield
         return
-    before = torch.default_generator.get_state()
-    torch.default_generator.manual_seed(seed)
+    cuda = device.type == "cuda"
+    generator = torch.cuda.default_generators[device.index or 0] if cuda else torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
     try:
         yield
     finally:
-        torch.default_generator.set_state(before)
+        generator.set_state(before)
 
 
 def train(turn: Turn, data: ClientData, seed: int) -> Trained:
     """Carry out a turn for one client; the arguments stay as they were."""
-    with seeded(turn.task, seed):
+    if turn.judges:
+        return Trained(turn.start, 0, 0.0, loss=mean_loss(turn.task, turn.start, data))
+    with seeded(turn.task, seed, data.x.device):
         return _Loop(turn, data).run(torch.Generator().manual_seed(seed))
 
 
@@ -230,7 +256,8 @@ class _Loop:
         trained = {key: leaf for key, leaf in self.own.items() if key not in task.buffers}
         self.fused = FusedLinear(task.module, trained if turn.bare else {})
         self.weights = {key: leaf.requires_grad_() for key, leaf in trained.items() if key not in self.fused.weights}
-        self.given, self.objective = turn.all_given(data), turn.minimised
+        self.given = {key: leaf.to(data.y.device) for key, leaf in turn.all_given(data).items()}
+        self.objective = turn.minimised
         self.stepper = Stepper(turn, self.weights, turn.memory)
         self.anchor = copy(turn.correction.anchor) if turn.correction.follow else {}
 
@@ -255,6 +282,8 @@ class _Loop:
         """Yield for every step a batch of each order that the direction needs."""
         training, orders = self.training, self.turn.direction.orders
         fewest, left = self.turn.fewest, training.steps
+        chance = torch.Generator().manual_seed(seed_for(rng.initial_seed(), "augment"))
+        augment = () if self.turn.measures else training.augment
         epochs = 1 if self.turn.measures else training.epochs if left is None else left  # an epoch has a step at least
         for _ in range(epochs):
             each = (self.data.batches(training.batch_size, rng, fewest) for _ in range(orders))
@@ -262,7 +291,7 @@ class _Loop:
                 if left == 0:
                     return
                 left = None if left is None else left - 1
-                yield tuple((channels_last(x), y) for x, y in drawn)
+                yield tuple((channels_last(augmented(x, augment, chance)), y) for x, y in drawn)
 
     def _batch(self, batches: tuple[Batch, ...]) -> None:
         turn, follow = self.turn, self.turn.correction.follow

@@ -1,10 +1,10 @@
-"""Folders of images: a folder per class, or a folder per client with a folder per class in each."""
+"""Folders of images: a folder per class, or a folder per client or domain with a folder per class in each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -15,22 +15,26 @@ from hansa.data.pictures import stack
 from hansa.data.sources.files import existing
 from hansa.errors import HansaError, require
 
+Layout = Literal["auto", "class", "client/class", "domain/class"]
 ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images in folders: `class/image` or `client/class/image`, perhaps below `train/` and `test/`."""
+    """Images in folders: `class/image`, `client/class/image` or `domain/class/image`.
+
+    They may lie below `train/` and `test/`.  Two folders deep, the upper one is a client, or with a `layout` a domain.
+    """
 
     path: str
     size: int | None = None  # pixels square to resize to; images of different sizes need it
-    layout: Literal["auto", "class", "client/class"] = "auto"
+    layout: Layout = "auto"
     scale: Scale = "unit"  # [0, 1], or "standard": channels of mean 0 and deviation 1
 
     def __post_init__(self) -> None:
         whole(self, "size", optional=True)
         one_of(self, "scale", SCALES)
-        one_of(self, "layout", ("auto", "class", "client/class"))
+        one_of(self, "layout", get_args(Layout))
 
     def load(self) -> Dataset:
         """Read and resize every image; the depth of the folders tells the layout unless it is set."""
@@ -40,20 +44,22 @@ class Images:
         held = root / "test" if below != root and (root / "test").is_dir() else None
         train = _find(below)
         depth = self._depth(below, train)
-        x, y, client = self._read(below, train, depth)
+        x, y, upper = self._read(below, train, depth)
+        domain, client = (upper, None) if self.layout == "domain/class" else (None, upper)
         if held is None:
-            return dataset_from_arrays(x, y, client, scale=self.scale)
+            return dataset_from_arrays(x, y, client, domain=domain, scale=self.scale)
         test = _find(held)
         require(
             self._depth(held, test) == depth,
             f"The folders 'train' and 'test' of '{self.path}' are laid out differently.",
         )
-        x_test, y_test, client_test = self._read(held, test, depth)
-        return dataset_from_arrays(x, y, client, x_test, y_test, client_test, scale=self.scale)
+        x_test, y_test, upper = self._read(held, test, depth)
+        client_test = None if client is None else upper
+        return dataset_from_arrays(x, y, client, x_test, y_test, client_test, domain, scale=self.scale)
 
     def _depth(self, root: Path, files: list[Path]) -> int:
         depths = {len(file.relative_to(root).parts) - 1 for file in files}
-        wanted = {"auto": depths & {1, 2}, "class": {1}, "client/class": {2}}[self.layout]
+        wanted = {"auto": depths & {1, 2}, "class": {1}}.get(self.layout, {2})
         if len(depths) != 1 or depths != wanted:
             raise HansaError(
                 f"The images in '{root}' must all lie in class/image folders or all in client/class/image folders"

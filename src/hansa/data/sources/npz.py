@@ -57,6 +57,7 @@ class Archive(Mapping[str, Array]):
 class Npz:
     """Arrays from a .npz file: `x`, `y`, perhaps `client`, `x_test`, `y_test`, `client_test`, `domain` and `classes`.
 
+    `group` and `time` of the training samples are for cuts of test samples (data.test.by).
     `x_train` and `y_train` do as well.  A mask `is_test` over all samples may stand for separate test arrays, and
     `domains` may name the numbers in `domain`.  Packed JPEG images come as `blob` (bytes) and `offsets` (n + 1
     positions) instead of `x`.  Labels that are floats need a `target`; a real one may have several columns.
@@ -69,7 +70,7 @@ class Npz:
     size: int | None = None  # packed images are resized to so many pixels square
     tokens: bool = False  # whole-number inputs are token numbers, not features
     target: Kind | None = None  # what floats in 'y' are; whole numbers and text are classes unless it is "real"
-    scale: Scale = "unit"  # of pictures: [0, 1], or "standard", channels of mean 0 and deviation 1
+    scale: Scale = "unit"  # as they are, pictures in [0, 1]; "standard": channels or columns of mean 0, deviation 1
 
     def __post_init__(self) -> None:
         whole(self, "size", optional=True)
@@ -98,6 +99,8 @@ class Npz:
             tokens=self.tokens,
             target=self.target,
             scale=self.scale,
+            group=archive.first("group", "group_train"),
+            time=archive.first("time", "time_train"),
         )
 
     def _inputs(self, archive: Archive) -> Array:

@@ -13,6 +13,17 @@ import numpy as np
 from hansa.data.checks import one_of, share, whole
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.labels import class_numbers, names, real_numbers, require_two_classes
+from hansa.data.sources.cells import (
+    Place,
+    is_numeric,
+    join,
+    numbers_of,
+    refuse_column,
+    sentence,
+    some_rows,
+    times_of,
+    values_of,
+)
 from hansa.data.sources.columns import Features, beside, encode
 from hansa.data.sources.encoding import Encoding, EncodingRule, Missing
 from hansa.data.sources.files import client_names, several
@@ -51,6 +62,8 @@ class TableSource(ABC):
     na_of: Mapping[str, tuple[float | str, ...]] = field(default_factory=dict, hash=False)  # by column: means missing
     classes: tuple[str, ...] = ()  # all classes there are, where another label is a mistake
     rows: Literal["numbers", "text"] = "numbers"  # 'text': "column: value; …" for a text encoder to read
+    group: str | None = None  # the column of what test cuts keep together (data.test.by), such as a patient
+    time: str | None = None  # the column of when a row was taken, numbers or dates; a model sees neither
 
     ending: ClassVar[str]  # of the files' names
 
@@ -88,8 +101,8 @@ class TableSource(ABC):
 
     def samples_of(self, file: Path, encoding: Encoding | None) -> tuple[Array, Array | None]:
         """Return inputs and, where there are any, labels of another file of the same columns."""
-        table = self._table(file)
-        place = _Place([file], np.zeros(table.num_rows, dtype=np.int64))
+        table = self.table_of(file)
+        place = Place([file], np.zeros(table.num_rows, dtype=np.int64))
         labels = self._labels(table, place) if set(self.labels) <= set(table.column_names) else None
         if encoding is None:
             return self._texts([table]), labels
@@ -100,13 +113,15 @@ class TableSource(ABC):
 
     def joined_by(self, file: Path, classes: tuple[str, ...]) -> Dataset:
         """Return the table of a site that joins later, with whatever columns it has; `classes` are all there are."""
-        there, listed = set(self._table(file).column_names), self.target != "real" and self.negative is None
-        told = (self.client, self.domain, *self.drop)  # of which it need not have any
+        there, listed = set(self.table_of(file).column_names), self.target != "real" and self.negative is None
+        told = (self.client, self.domain, self.group, self.time, *self.drop)  # of which it need not have any
         return replace(
             self,
             path=str(file),
             client=None,
             domain=None,
+            group=None,
+            time=None,
             drop=tuple(column for column in told if column is not None and column in there),
             na_of={column: marks for column, marks in self.na_of.items() if column in there},
             columns_of="file",
@@ -114,7 +129,7 @@ class TableSource(ABC):
             classes=classes if listed else (),
         ).load()
 
-    def _table(self, file: Path) -> Any:
+    def table_of(self, file: Path) -> Any:
         """Read one file, with nothing in the place of values that mean missing."""
         table = self._read(file)
         require(table.num_rows > 0, f"The table '{file}' has no rows.")
@@ -133,16 +148,18 @@ class TableSource(ABC):
     def load(self) -> Dataset:
         """Read the table or tables."""
         files, each = several(self.path, self.ending, "table")
-        tables = [self._table(file) for file in files]
+        tables = [self.table_of(file) for file in files]
         self._check_columns(files, tables)
         file_of = np.repeat(np.arange(len(files)), [table.num_rows for table in tables])
         by_file = np.asarray(client_names(files))[file_of] if each else None
-        return self._dataset(files, tables, _Place(files, file_of), by_file)
+        return self._dataset(files, tables, Place(files, file_of), by_file)
 
     def _named_columns(self) -> dict[str, tuple[str, ...]]:
         client = () if self.client is None else (self.client,)
         domain = () if self.domain is None else (self.domain,)
-        return {"label": self.labels, "client": client, "domain": domain, "drop": self.drop}
+        group, time = (() if one is None else (one,) for one in (self.group, self.time))
+        own = {"label": self.labels, "client": client, "domain": domain}
+        return {**own, "group": group, "time": time, "drop": self.drop}
 
     def _check_columns(self, files: list[Path], tables: list[Any]) -> None:
         """Refuse files without the columns that the settings name; dropped ones need not be everywhere."""
@@ -152,21 +169,23 @@ class TableSource(ABC):
                 some = setting in ("drop", "na_of") and self.columns_of != "all" and any(there)
                 if not (all(there) or some):
                     place = there.index(False)
-                    _refuse_column(tables[place], column, setting, files[place])
+                    refuse_column(tables[place], column, setting, files[place])
 
-    def _dataset(self, files: list[Path], tables: list[Any], place: _Place, by_file: Array | None) -> Dataset:
+    def _dataset(self, files: list[Path], tables: list[Any], place: Place, by_file: Array | None) -> Dataset:
         aside = {column for columns in self._named_columns().values() for column in columns}
         own = [[name for name in table.column_names if name not in aside] for table in tables]
         columns = shared_columns(self.columns_of, files, tables, own)
         named = [column for key, some in self._named_columns().items() if key != "drop" for column in some]
-        table = _join([one.select([*dict.fromkeys(named)]) for one in tables])
+        table = join([one.select([*dict.fromkeys(named)]) for one in tables])
         tables = [one.select(some) for one, some in zip(tables, columns, strict=True)]
-        features = _join(tables) if self.columns_of != "file" and self.rows == "numbers" else None
+        features = join(tables) if self.columns_of != "file" and self.rows == "numbers" else None
         labels = self._labels(table, place)
         self._check_target(table, place)
         self._check_classes(table, place)
-        client = by_file if self.client is None else _values(table, self.client, "client", place)
-        domain = None if self.domain is None else _values(table, self.domain, "domain", place)
+        client = by_file if self.client is None else values_of(table, self.client, "client", place)
+        domain = None if self.domain is None else values_of(table, self.domain, "domain", place)
+        group = None if self.group is None else values_of(table, self.group, "group", place)
+        time = None if self.time is None else times_of(table, self.time, place)
         x, good, rule = self._inputs(files, tables, features, place)
         y, target = self._numbered(labels[good], place)
         whole_table = Dataset(
@@ -175,11 +194,13 @@ class TableSource(ABC):
             client=None if client is None else names(client[good], "The client column"),
             domain=None if domain is None else names(domain[good], "The domain column"),
             rule=rule,
+            group=some_rows(group, good),
+            time=some_rows(time, good),
         )
         return whole_table if self.test_fraction == 0 else self._cut(whole_table)
 
     def _inputs(
-        self, files: list[Path], tables: list[Any], joined: Any, place: _Place
+        self, files: list[Path], tables: list[Any], joined: Any, place: Place
     ) -> tuple[Array, Array, EncodingRule | None]:
         """Return the inputs of all rows, which of the rows stay, and how the inputs will be filled and scaled."""
         if self.rows == "text":
@@ -201,7 +222,7 @@ class TableSource(ABC):
         require(len(held) > 0, f"{says}, in '{file}': leave the file out.")
         features = encode(table, held, self.max_categories, f" of '{file}'")
         refuse_free_text(features, file)
-        place = _Place([file], np.zeros(table.num_rows, dtype=np.int64))
+        place = Place([file], np.zeros(table.num_rows, dtype=np.int64))
         return features, self._check_missing(features.values, features.source, place)
 
     def _texts(self, tables: list[Any]) -> Array:
@@ -215,23 +236,23 @@ class TableSource(ABC):
             ]
         )
 
-    def _labels(self, table: Any, place: _Place) -> Array:
+    def _labels(self, table: Any, place: Place) -> Array:
         """Return labels as in the table: text or whole numbers for classes, rows × columns of a real target."""
         if self.target == "real":
-            return np.stack([_numbers(table, column, place) for column in self.labels], axis=1)
-        labels = _values(table, self.labels[0], "label", place)
+            return np.stack([numbers_of(table, column, place) for column in self.labels], axis=1)
+        labels = values_of(table, self.labels[0], "label", place)
         if self.negative is None:
             return labels.astype(str) if self.classes else labels
         return np.where(labels.astype(str) == self.negative, self.negative, f"not {self.negative}")
 
-    def _check_target(self, table: Any, place: _Place) -> None:
+    def _check_target(self, table: Any, place: Place) -> None:
         """Require a target for a numeric label column: numbers are never guessed into classes."""
-        numeric = _is_numeric(table.column(self.labels[0]).type)
+        numeric = is_numeric(table.column(self.labels[0]).type)
         asks = f"The label column '{self.labels[0]}' of {place.files} holds numbers, which may be real or class names"
         known = self.target is not None or self.negative is not None or bool(self.classes) or not numeric
         require(known, f'{asks}; set target = "real" or "classes".')
 
-    def _numbered(self, labels: Array, place: _Place) -> tuple[Array, Target]:
+    def _numbered(self, labels: Array, place: Place) -> tuple[Array, Target]:
         """Return labels as a data set holds them, and the target they stand for."""
         if self.target == "real":
             return real_numbers(labels, "The label of the table"), Real(self.labels)
@@ -243,7 +264,7 @@ class TableSource(ABC):
             require_two_classes(numbers, Classes(found), f"The label column '{self.labels[0]}' of {place.files}")
         return numbers, Classes(found)
 
-    def _check_classes(self, table: Any, place: _Place) -> None:
+    def _check_classes(self, table: Any, place: Place) -> None:
         """Refuse a label that is none of the classes, and a negative one that never occurs."""
         if self.classes:
             labels = self._labels(table, place)
@@ -253,14 +274,14 @@ class TableSource(ABC):
                 hint = did_you_mean(str(labels[odd[0]]), self.classes)
                 raise HansaError(f"{says}, which is none of the 'classes'.{hint}")
         if self.negative is not None:
-            labels = np.unique(_values(table, self.labels[0], "label", place).astype(str))
+            labels = np.unique(values_of(table, self.labels[0], "label", place).astype(str))
             require(
                 self.negative in labels,
                 f"The 'negative' label '{self.negative}' does not occur in column '{self.labels[0]}'."
                 f"{did_you_mean(self.negative, labels)}",
             )
 
-    def _check_missing(self, x: Array, source: tuple[str, ...], place: _Place) -> Array:
+    def _check_missing(self, x: Array, source: tuple[str, ...], place: Place) -> Array:
         """Return the mask of rows that stay."""
         bad = np.isnan(x)
         if self.missing == "error" and bad.any():
@@ -283,9 +304,11 @@ class TableSource(ABC):
             data,
             train=Samples(x[train], y[train]),
             test=Samples(x[test], y[test]),
-            client=_rows(data.client, train),
-            client_test=_rows(data.client, test),
-            domain=_rows(data.domain, train),
+            client=some_rows(data.client, train),
+            client_test=some_rows(data.client, test),
+            domain=some_rows(data.domain, train),
+            group=some_rows(data.group, train),
+            time=some_rows(data.time, train),
         )
 
 
@@ -319,7 +342,7 @@ class Csv(TableSource):
             table.column_names  # noqa: B018, names that are not UTF-8 are noticed only here
             return table
         except (pa.ArrowException, UnicodeDecodeError, OSError, ValueError) as error:
-            raise HansaError(f"The file '{file}' cannot be read as a CSV table: {_sentence(error)}") from error
+            raise HansaError(f"The file '{file}' cannot be read as a CSV table: {sentence(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -337,90 +360,4 @@ class Parquet(TableSource):
             table.validate(full=True)  # numbers of a damaged file may point outside of it
             return table
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            raise HansaError(f"The file '{file}' cannot be read as a Parquet table: {_sentence(error)}") from error
-
-
-class _Place:
-    """The place where a row of the joined table came from."""
-
-    def __init__(self, files: list[Path], file_of: Array):
-        self._files, self._file_of = files, file_of
-        self.files = f"'{files[0]}'" if len(files) == 1 else f"{len(files)} files beginning with '{files[0]}'"
-
-    def __call__(self, row: int) -> str:
-        number = int(self._file_of[row])
-        first = int(np.flatnonzero(self._file_of == number)[0])
-        return f"data row {row - first + 1} of '{self._files[number]}'"
-
-
-def _join(tables: list[Any]) -> Any:
-    """Join tables into one; a column that one of them lacks is missing there."""
-    import pyarrow as pa
-
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise HansaError(f"A column holds numbers in one file and text in another: {_sentence(error)}") from error
-
-
-def _refuse_column(table: Any, column: str, setting: str, file: Path) -> None:
-    raise HansaError(
-        f"The {setting} column '{column}' is not in '{file}'.{did_you_mean(column, table.column_names)} "
-        "If the file has no header row, name its columns with 'columns'."
-    )
-
-
-def _values(table: Any, column: str, what: str, place: _Place) -> Array:
-    """Return a column of labels or names, whole numbers from 0 on or else text; every row must have one."""
-    _require_plain(table.column(column).type, column, what, place)
-    values = table.column(column).to_pylist()
-    for row, value in enumerate(values):
-        if value is None or value != value:
-            raise HansaError(f"The {what} column '{column}' has no value in {place(row)}; give one or remove the row.")
-    if all(
-        isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
-        for value in values
-    ):
-        values = [int(value) for value in values]
-        return np.asarray(values) if min(values) >= 0 else np.asarray(values).astype(str)
-    return np.asarray([str(value) for value in values])
-
-
-def _require_plain(kind: Any, column: str, what: str, place: _Place) -> None:
-    """Refuse a column whose values are neither numbers, truth values, dates nor text."""
-    import pyarrow as pa
-
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    odd = pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    says = f"The {what} column '{column}' of {place.files} is of type {kind}, which is neither number nor text"
-    require(not odd, f"{says}; name another column.")
-
-
-def _is_numeric(kind: Any) -> bool:
-    import pyarrow as pa
-
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def _numbers(table: Any, column: str, place: _Place) -> Array:
-    """Return a column of a real target as float64; every row must have a finite number."""
-    import pyarrow as pa
-
-    kind = table.column(column).type
-    says = f"The label column '{column}' of {place.files} must hold numbers for a real target"
-    require(_is_numeric(kind), f'{says}. Got {kind}; name another column or set target = "classes".')
-    numbers: Array = table.column(column).cast(pa.float64(), safe=False).to_numpy()
-    odd = np.flatnonzero(~np.isfinite(numbers))
-    if len(odd):
-        where = place(int(odd[0]))
-        raise HansaError(f"The label column '{column}' has no finite number in {where}; give one or remove the row.")
-    return numbers
-
-
-def _rows(values: Array | None, chosen: Array) -> Array | None:
-    return None if values is None else values[chosen]
-
-
-def _sentence(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") + "."
+            raise HansaError(f"The file '{file}' cannot be read as a Parquet table: {sentence(error)}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hansa.engines.kernels.lazy_sum import dense_tree
 from hansa.task import ClientData
 from hansa.training.local import Trained, Turn, train
 from hansa.tree import Tree
@@ -32,8 +33,8 @@ class Job(NamedTuple):
         return self.data.y.shape[0]
 
     def alone(self) -> Trained:
-        """Train this client by itself."""
-        return train(self.turn, self.data, self.seed)
+        """Train this client by itself, from the leaves themselves where an earlier turn only noted them."""
+        return train(replace(self.turn, start=dense_tree(self.turn.start)), self.data, self.seed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,7 @@ class SampleSpace:
         task, training = turn.task, turn.training
         head, features = task.module.get_submodule("head"), task.module.get_submodule("features")
         plain_sgd = training.optimiser == "sgd" and training.clip is None and training.steps is None
+        plain_sgd &= not training.augment
         usual = turn.minimised == CrossEntropy() and turn.direction == PLAIN and not task.real and not turn.remembers
         once = turn.repeats == 1 and not turn.measures and not turn.correction.follow and not turn.memory
         if not (plain_sgd and usual and once and type(head) is nn.Linear and plain(features)):

@@ -38,9 +38,9 @@ class Stacked:
     name: str = "stacked"
 
     def applies(self, turn: Turn, device: torch.device, *, forced: bool) -> bool:
-        """Tell whether the network treats samples one by one; on a CPU convolutions and sequences are slower so."""
-        anything = forced or device.type != "cpu"
-        return (anything or not turn.task.integers) and _plain(turn.task, convolutions=anything)
+        """Tell whether the network treats samples one by one; sequences are slower so, on a CPU convolutions too."""
+        convolutions, known = forced or device.type != "cpu", forced or not turn.task.integers
+        return known and not turn.training.augment and _plain(turn.task, convolutions=convolutions)
 
     def pays(self, turn: Turn, size: int, device: torch.device) -> bool:
         """Tell whether one client's step is small for the device."""
@@ -143,7 +143,8 @@ class _Stack:
         self.device, self.cohort, self.bundle = device, cohort, bundle
         self.turns = [cohort.turns[place] for place in bundle]
         turn = self.turn = self.turns[0]
-        self.task, self.objective, start = turn.task, turn.minimised, turn.start
+        self.task = replace(turn.task, mixed=False) if turn.task.mixed else turn.task  # small networks gain nothing
+        self.objective, start = turn.minimised, turn.start
         self.labels = None if (labels := cohort.labels(device)) is None else labels[list(bundle)]
         moving = turn.training.moving(start)
         self.start = {key: self._stack(lambda turn, key=key: turn.start[key]) for key in start}  # type: ignore[misc]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hansa.data.dataset import Array
-from hansa.errors import HansaError
-from hansa.features.images import BILINEAR, resize, to_tensor
+from hansa.errors import HansaError, require
+from hansa.models.images import BILINEAR, MODES, channel_constants, resize, resize_tensor, to_tensor
 
 Size = tuple[int, int]
 
@@ -59,7 +59,25 @@ class Processor:
         """Return images × 3 × height × width, as the encoder wants them."""
         height, width = self._target(images.shape[1], images.shape[2])
         pixels = to_tensor(_centre(resize(images, height, width, self.resample), self.crop)) * self.factor
-        mean, std = (torch.tensor(values).reshape(-1, 1, 1) for values in (self.mean, self.std))
+        return self._normalised(pixels)
+
+    def tensors(self, x: Tensor) -> Tensor:
+        """Return the same of pictures that are tensors in [0, 1] already, n × 1 or 3 × height × width.
+
+        It is done where the network is, so a model reads pictures of any size; what differs is Pillow's rounding of
+        resized pixels to whole numbers, half of 1/255 at most.
+        """
+        height, width = self._target(x.shape[2], x.shape[3])
+        pixels = _centre_tensor(resize_tensor(x.expand(-1, 3, -1, -1), height, width, self.resample), self.crop)
+        return self._normalised(pixels * (255 * self.factor))
+
+    def check_tensors(self, where: str) -> None:
+        """Refuse a filter that only Pillow has."""
+        known = self.resample in MODES
+        require(known, f"{where} resizes images by Pillow's filter {self.resample}, which a model cannot: use another.")
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        mean, std = (channel_constants(values, pixels.dtype, pixels.device) for values in (self.mean, self.std))
         return (pixels - mean) / std
 
     def _target(self, height: int, width: int) -> Size:
@@ -113,3 +131,12 @@ def _centre(images: Array, crop: Size | None) -> Array:
     images = np.pad(images, ((0, 0), *((missing // 2, missing - missing // 2) for missing in short), (0, 0)))
     top, left = ((has - wanted) // 2 for has, wanted in zip(images.shape[1:3], crop, strict=True))
     return images[:, top : top + crop[0], left : left + crop[1]]
+
+
+def _centre_tensor(x: Tensor, crop: Size | None) -> Tensor:
+    """Cut out the middle of every picture (n × channels × height × width) likewise."""
+    if crop is None or crop == tuple(x.shape[2:]):
+        return x
+    down, across = (wanted - has for wanted, has in zip(crop, x.shape[2:], strict=True))
+    above, left = (missing // 2 if missing > 0 else -(-missing // 2) for missing in (down, across))
+    return F.pad(x, (left, across - left, above, down - above))

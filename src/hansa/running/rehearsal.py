@@ -1,0 +1,210 @@
+"""The first rounds of a phase on a few samples of every client: the sizes of its messages do not depend on more."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hansa.data.clients import OwnClient, View
+from hansa.data.dataset import Array
+from hansa.data.federation import Client, Federation, has_samples
+from hansa.engines.secure import secured
+from hansa.engines.serial import Serial
+from hansa.engines.session import Reply
+from hansa.io.store import MemoryStore
+from hansa.orchestrate.planner import Leg, Planner
+from hansa.running.evaluate import evaluate
+from hansa.running.experiment import Experiment, Phase
+from hansa.running.ledger import Ledger
+from hansa.running.loop import run_round
+from hansa.running.phase_run import PhaseRun
+from hansa.task import ClientData
+
+STEPS = 4  # of the server: the first, one that meets the same clients again, and two that meet others
+KEPT = (2, 4)  # samples of every class, of every second client: two numbers tell how operations grow with samples
+TESTED = 2  # samples that an evaluation is rehearsed on
+
+
+class Seen(NamedTuple):
+    """A visit of the rehearsal: in which round, for the how-manieth time, and what it took."""
+
+    client: str
+    round: int
+    visit: int
+    known: int  # clients that the server has met in earlier rounds
+    samples: int
+    bytes_up: int
+    bytes_down: int
+    flops: float
+
+
+@dataclass(frozen=True, eq=False)
+class FewSamples:
+    """A client that tells its true size, and of which a few samples are read."""
+
+    client: Client
+    kept: int  # samples of every class, or of a real target twice as many in all
+    evaluates: bool
+
+    @functools.cached_property
+    def train(self) -> ClientData:
+        """The first samples of every class."""
+        rows = _some_of_each(self.labels, self.kept)
+        if isinstance(self.client, OwnClient):
+            held = self.client.train_rows
+            return View(held.samples, held.index[rows]).load()
+        data = self.client.train
+        return ClientData(data.x[rows], data.y[rows])
+
+    @functools.cached_property
+    def labels(self) -> Array:
+        """Labels of all its training samples."""
+        return self.client.labels if isinstance(self.client, OwnClient) else self.client.train.y.numpy()
+
+    @property
+    def test(self) -> ClientData | None:
+        """The first test samples, where this client stands for those that evaluate alike."""
+        return _first(self.client.test) if self.evaluates else None
+
+    @property
+    def validation(self) -> ClientData | None:
+        """The first validation samples, likewise."""
+        return _first(self.client.validation) if self.evaluates else None
+
+    @property
+    def size(self) -> int:
+        """All its training samples."""
+        return self.client.size
+
+
+@dataclass(frozen=True, eq=False)
+class Repeated:
+    """A planner whose second round is the first once more, so that clients are met again."""
+
+    planner: Planner
+
+    def round(self, number: int) -> list[Leg]:
+        """Return the legs of the round that is rehearsed."""
+        return self.planner.round(max(0, number - 1))
+
+    def merges(self, number: int) -> bool:
+        """Tell that the server always steps."""
+        return True
+
+    def missing(self, number: int) -> Mapping[str, str]:
+        """Return nobody: who is missing costs nothing."""
+        return {}
+
+
+class Notes(Ledger):
+    """A ledger that also keeps every visit."""
+
+    def __init__(self, run: PhaseRun) -> None:
+        super().__init__(run.names)
+        self.run = run
+        self.seen: list[Seen] = []
+        self._visits = Counter[str]()
+        self._known = (0, 0)  # a round, and how many clients the server had met when it began
+
+    def add(self, reply: Reply, setup_bytes: int) -> None:
+        """Charge a visit, and keep what it took beside what a first one brings."""
+        if self._known[0] != self.run.round:
+            self._known = (self.run.round, len(self._visits))
+        visit, samples = self._visits[reply.client], len(self.run.federation.clients[reply.client].train)
+        sizes = (reply.bytes_up, reply.bytes_down, reply.numbers["flops"])
+        again = visit // self.run.algorithm.exchanges
+        self.seen.append(Seen(reply.client, self.run.round, again, self._known[1], samples, *sizes))
+        self._visits[reply.client] += 1
+        super().add(reply, setup_bytes)
+
+    def evaluated(self) -> Array:
+        """Return the bytes of evaluations so far, by client."""
+        return self.tree()["bytes_evaluate"].numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsed:
+    """A rehearsed phase: its visits, the bytes of its evaluations by client, and how long its last round took."""
+
+    run: PhaseRun
+    seen: Sequence[Seen]
+    before: Array  # bytes of evaluating what the phase starts from
+    evaluated: Sequence[Array]  # … and of the evaluation after each round
+    seconds: float
+    flops: float
+
+
+def rehearsals(experiment: Experiment) -> Iterator[Rehearsed]:
+    """Run the first rounds of every phase on few samples, each phase after the one before."""
+    phases = tuple(_shortened(phase) for phase in experiment.phases)
+    few = replace(experiment, federation=_few(experiment), phases=phases)
+    store, run = MemoryStore(), experiment.origin
+    for index in range(len(phases)):
+        run = PhaseRun(few, index, store, run)
+        yield _rehearse(run, starts=index == 0 or phases[index - 1].outside != run.phase.outside)
+
+
+def _rehearse(run: PhaseRun, starts: bool) -> Rehearsed:
+    run.ledger = notes = Notes(run)
+    planner = run.planner
+    run.planner = Repeated(planner)
+    evaluated, seconds, rounds = list[Array](), 0.0, run.phase.rounds
+    with Serial().open(run.context) as opened:
+        session = secured(opened, run.context)
+        if starts:
+            evaluate(run, session, start=True)
+        before = notes.evaluated()
+        for run.round in range(rounds):
+            known = notes.evaluated()
+            seconds = run_round(run, session)["seconds"]
+            evaluated.append(notes.evaluated() - known)
+    run.planner = planner
+    flops = sum(one.flops for one in notes.seen if one.round == run.round)
+    return Rehearsed(run, notes.seen, before, evaluated, seconds, flops)
+
+
+def _shortened(phase: Phase) -> Phase:
+    """Return a phase of a few rounds that evaluates after each, and waits for nobody."""
+    rounds = min(phase.rounds, STEPS * phase.algorithm.exchanges)
+    plain = {"attack": None, "clock": None, "deadline": None, "forgetting": False, "deploy": "last"}
+    return replace(phase, rounds=rounds, evaluate_every=1, remember="nothing", minimum=0.0, **plain)  # type: ignore[arg-type]
+
+
+def evaluating(experiment: Experiment) -> dict[str, str]:
+    """Return for every client with samples to evaluate on the first one of the same network and kinds of samples."""
+    first: dict[Hashable, str] = {}
+    found = {}
+    for name, client in experiment.federation.clients.items():
+        splits = tuple(has_samples(client, split) for split in ("test", "validation"))
+        if any(splits):
+            found[name] = first.setdefault((experiment.task.networks.get(name), splits), name)
+    return found
+
+
+def _few(experiment: Experiment) -> Federation:
+    federation, speakers = experiment.federation, set(evaluating(experiment).values())
+    clients = {
+        name: FewSamples(client, KEPT[place % len(KEPT)], name in speakers)
+        for place, (name, client) in enumerate(federation.clients.items())
+    }
+    return replace(federation, clients=clients, test=_first(federation.test), validation=_first(federation.validation))
+
+
+def _some_of_each(y: Array, count: int) -> Array:
+    """Return the first rows of every class; of a real target the first ones."""
+    if y.dtype.kind == "f":
+        return np.arange(min(len(y), 2 * count))
+    order = np.argsort(y, kind="stable")
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(y[order])) + 1])
+    rank = np.arange(len(y)) - np.repeat(starts, np.diff([*starts, len(y)]))
+    found: Array = np.sort(order[rank < count])
+    return found
+
+
+def _first(data: ClientData | None) -> ClientData | None:
+    return None if data is None else ClientData(data.x[:TESTED], data.y[:TESTED])
