@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking
 
-.PHONY: demo test check lint types lock bench mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels clean
+.PHONY: demo test flower check lint types lock bench mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -105,6 +105,9 @@ results-attacks: $(VENV)/all  ## docs/results/attacks.md: label flipping and rec
 
 results-channels: $(VENV)/all  ## docs/results/channels.md: accuracy and bytes of FedAvg through every channel; ten minutes
 	$(BIN)/python experiments/channels.py
+
+results-deployment: $(VENV)/all  ## docs/results/deployment.md: seconds, trips and bytes beside Flower's own FedAvg; some minutes
+	$(BIN)/python benchmarks/deployment.py --page docs/results/deployment.md
 
 results-flic: $(VENV)/all  ## docs/results/flic.md: clients whose inputs differ, with and without alignment; some hours on a CPU
 	$(BIN)/python experiments/flic.py

@@ -22,5 +22,5 @@ class ListJournal:
 
     def told(self) -> list[Record]:
         """Everything but how and how fast it was carried out, which no two engines share."""
-        how = ("seconds", "channel_seconds", "paths", "engine")
+        how = ("seconds", "channel_seconds", "trips", "paths", "engine")
         return [{key: value for key, value in record.items() if key not in how} for record in self.records]

@@ -14,8 +14,6 @@ import torch
 from hansa import api
 from hansa.algorithms.fed3r import Fed3R
 from hansa.contract import Algorithm
-from hansa.engines.flower import Flower
-from hansa.engines.serial import Serial
 from hansa.errors import HansaError, Problems
 from hansa.io.registry import Piece
 from hansa.orchestrate.star import Sweep
@@ -74,13 +72,6 @@ def test_clients_that_may_lack_leaves_are_refused() -> None:
         check_phases(planned("secure-sum", {"algorithm": "flic"}))
 
 
-def test_a_server_that_sees_every_upload_is_refused() -> None:
-    plan = planned("secure-sum")
-    with pytest.raises(HansaError, match=r"The engine 'flower' brings every site's upload to the server as it is"):
-        check_phases(replace(plan, engine=Flower()))
-    check_phases(replace(planned("quantise"), engine=Flower()))
-
-
 def test_what_uploads_nothing_needs_no_sum() -> None:
     check_phases(planned("secure-sum", {"algorithm": {"name": "fed3r"}}, {"algorithm": "local"}))
 
@@ -106,8 +97,8 @@ def test_an_upload_as_long_as_its_client_has_samples_is_refused() -> None:
     phase, task = Phase("rows", Rows(), Sweep()), Task(planned(None).model, (4,), 2, 10)
     secure = planned("secure-sum").channel
     with pytest.raises(Problems, match=r"Phase 'rows': an upload of Rows is as long as its client has samples"):
-        check_channel(secure, [phase], task, Serial())
-    check_channel(secure, [replace(phase, algorithm=Fed3R())], task, Serial())
+        check_channel(secure, [phase], task)
+    check_channel(secure, [replace(phase, algorithm=Fed3R())], task)
 
 
 def test_compression_needs_something_to_compress_and_no_privacy() -> None:
@@ -162,8 +153,10 @@ def test_a_plan_runs_through_a_channel_and_says_so(channel: Any, tmp_path: Path)
     up, plainly = ([record["bytes_up"] for record in one.rounds] for one in (found, plain))
     if channel == "secure-sum":
         assert up[0] > 1.9 * plainly[0] and up[1] > 1.9 * plainly[1]
-        assert found.rounds[0]["channel"] == {"asked": 8, "answered": 8, "needed": 6, "trips": 3}
-        assert found.rounds[2]["channel"]["trips"] == 2 and found.rounds[2]["channel_seconds"]["clients"] > 0
+        assert found.rounds[0]["channel"] == {"asked": 8, "answered": 8, "needed": 6}
+        assert [record["trips"] for record in found.rounds] == [3, 3, 2] and found.rounds[2]["channel_seconds"][
+            "clients"
+        ] > 0
     else:
         assert up[0] == plainly[0] and up[1] < plainly[1] / 2  # statistics as they are
 

@@ -23,6 +23,7 @@ import hansa
 from hansa.deploy import federation
 from hansa.deploy.doctor import examine
 from hansa.deploy.flower_tools import free_port
+from hansa.deploy.identity import own_key
 from hansa.engines.serial import Serial, SerialSession
 from hansa.engines.session import ClientFailed, Lane, PhaseContext, RoundServer
 from hansa.io import wire
@@ -34,6 +35,7 @@ from hansa.tree import Tree, equal
 pytestmark = [pytest.mark.flower, pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes in /proc")]
 SITES = ("a", "b", "c")
 SITE = """classes = {classes}
+fewest = 2
 [data]
 source = {{ name = "npz", path = "data.npz" }}
 partition = "natural"
@@ -42,6 +44,8 @@ test = {{ kind = "local" }}
 superlink = "127.0.0.1:{port}"
 certificates = "ca.crt"
 key = "node.key"
+[members]
+{members}
 """
 PLAN = """
 [data]
@@ -104,10 +108,12 @@ def running(folder: Path) -> Iterator[Running]:
     np.savez(folder / "all.npz", x=x, y=y, client=who, is_test=test)
     (folder / "plan.toml").write_text(PLAN)
     made = Running(folder / "fed", {})
-    for path in federation.init(made.folder, SITES, "127.0.0.1", port):
-        own = who == path.name
+    paths = federation.init(made.folder, SITES, "127.0.0.1", port)
+    members = "\n".join(f'{path.name} = "{own_key(path / "identity.key")}"' for path in paths)
+    for path in paths:
+        own, classes = who == path.name, [str(one) for one in range(10)]
         np.savez(path / "data.npz", x=x[own], y=y[own], client=who[own], is_test=test[own])
-        (path / "site.toml").write_text(SITE.format(classes=[str(one) for one in range(10)], port=port))
+        (path / "site.toml").write_text(SITE.format(classes=classes, port=port, members=members))
     try:
         federation.up(made.folder)
         for site in SITES:
@@ -201,10 +207,13 @@ def test_doctor_tells_why_a_site_cannot_take_part(fed: Running) -> None:
     assert spoilt("data", "data.npz", "none.npz")[0] == "data"
 
 
-def test_a_run_goes_on_without_a_site_that_is_killed(fed: Running) -> None:
-    """Killed with its node after two rounds, as the power goes; the result is that of the serial engine without it."""
-    here = fed.folder.parent
-    plan = read_plan(here / "plan.toml", ["engine=serial"])
+def test_a_run_of_secure_sums_goes_on_without_a_site_that_is_killed(fed: Running) -> None:
+    """Killed with its node after two rounds, as the power goes, when it had shared the secrets of the third sum.
+
+    The result is that of the serial engine without it, to the bit: two of three open the sum of their own uploads.
+    """
+    here, channel = fed.folder.parent, "channel={name='secure-sum', fewest=2}"
+    plan = read_plan(here / "plan.toml", ["engine=serial", channel])
     absent = hansa.run(replace(plan, engine=Absent()), out=here / "absent", trust=True)
 
     def kill(record: dict[str, Any]) -> None:
@@ -214,8 +223,10 @@ def test_a_run_goes_on_without_a_site_that_is_killed(fed: Running) -> None:
     engine = {"name": "flower", "patience": 45.0, "carrier": {"folder": str(fed.folder)}}
     change = f"engine={json.dumps(engine).replace(':', '=')}"
     with pytest.warns(hansa.errors.HansaWarning, match="Site 'c' did not evaluate 'c'"):
-        found = hansa.run(here / "plan.toml", out=here / "killed", changes=[change], watchers=[kill])
+        found = hansa.run(here / "plan.toml", out=here / "killed", changes=[change, channel], watchers=[kill])
     assert [sorted(one["failed"]) for one in found.rounds] == [[], [], [], ["c"]]
+    assert [one["channel"]["answered"] for one in found.rounds] == [3, 3, 3, 2]
+    assert [one["trips"] for one in found.rounds] == [3, 3, 2, 2]
     assert "site 'c' cannot be used" in found.rounds[-1]["failed"]["c"]
     assert equal(model(found.path), model(absent.path))
     fed.start("c")  # which is let in again once the server has noticed, as the next test sees

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -19,12 +20,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hansa.cli.deploying import tell_key
 from hansa.data.federation import Federation
 from hansa.data.targets import Classes
 from hansa.deploy import federation
 from hansa.deploy.doctor import examine
 from hansa.deploy.flower_app import frames
-from hansa.deploy.site import _listening, read_site, site_data
+from hansa.deploy.identity import own_key
+from hansa.deploy.site import _listening, read_site, site_data, site_keys
 from hansa.engines import letters, relay
 from hansa.engines.letters import Answer, ClientFacts, Letter
 from hansa.engines.relay import KNOWN, SOCKET, Relay, SuperLink
@@ -103,11 +106,39 @@ def test_a_site_is_a_process_that_answers_until_it_is_asked_to_stop(site: Path) 
         odd.sendall(b"GET / HTTP/1.1\r\n\r\n" * 2)
     with socket.socket(socket.AF_UNIX) as odd:
         odd.connect(str(path))
+    with socket.socket(socket.AF_UNIX) as odd:  # somebody who says that a terabyte follows
+        odd.connect(str(path))
+        odd.sendall(struct.pack("<3Q", 1, 2, 2**40) + b"{}")
+        assert odd.recv(1) == b""
+    assert "cannot be" in process.stderr.readline() and "closed the connection" in process.stderr.readline()
+    assert "is larger than is read here" in process.stderr.readline()
     assert ask(path, letters.write(Letter(NOW, 1, "phase"), [])).unknown
     assert "came before" in ask(path, letters.write(Letter(NOW, 1, "phase"), [])).refused
     assert ask(path, letters.write(Letter(NOW, 2, "phase"), [])).refused == ""
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0 and not path.exists()
+
+
+def test_a_sites_key_is_made_once_and_stays_there(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cryptography")
+    for _ in range(2):
+        tell_key(site)
+    first, second = capsys.readouterr().out.splitlines()[:2], capsys.readouterr()
+    key = own_key(site.parent / "identity.key")
+    assert first == [f'"x" = "{key}"', f'"y" = "{key}"'] and not second.out
+    assert stat.S_IMODE((site.parent / "identity.key").stat().st_mode) == 0o600
+    file = read_site(site)
+    assert site_keys(file, ["x", "y"]) is None
+    known = replace(file, members={"x": key, "y": key, "z": "ab" * 32}, fewest=2)
+    keys = site_keys(known, ["x", "y"])
+    assert keys is not None and set(keys.registered) == {"x", "y", "z"} and keys.fewest == 2 and not keys.only
+    for odd, says in (
+        (replace(file, secure=True), "needs the keys of all clients under"),
+        (replace(known, members={"x": key, "y": "ab" * 32}), "this site's own key for its client 'y'"),
+        (replace(known, members={"x": "ff", "y": key}), "must be 64 hexadecimal digits"),
+    ):
+        with pytest.raises(HansaError, match=says):
+            site_keys(odd, ["x", "y"])
 
 
 def test_a_socket_may_be_opened_to_a_group(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hansa.engines.carriers import Carrier, Sites
 from hansa.engines.kernels.lazy_sum import dense
 from hansa.engines.session import PhaseContext
 from hansa.engines.site import Site
+from hansa.engines.site_members import keys_of_sites
 from hansa.io.registry import Piece
 from hansa.io.store import MemoryStore
 from hansa.io.trust import Trust
@@ -144,7 +145,8 @@ class AtSites:
         """All clients at one site, or divided over several, which keep states in memory and trust these examples."""
         trust, named = Trust(("law_examples.*", "battery.*")), list(clients.items())
         parts = {f"site-{place}": dict(named[place::count]) for place in range(count)}
-        return cls({name: Site(held, MemoryStore(), trust=trust) for name, held in parts.items()})
+        keys = keys_of_sites(parts)
+        return cls({name: Site(held, MemoryStore(), keys=keys[name], trust=trust) for name, held in parts.items()})
 
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[Carrier]:

@@ -67,7 +67,7 @@ def summable(name: str) -> bool:
     """Whether a plan of this algorithm may have a secure sum."""
     made = experiment(ALGORITHMS[name])
     try:
-        check_channel(SecureSum(), made.phases, made.task, made.engine)
+        check_channel(SecureSum(), made.phases, made.task)
     except HansaError:
         return False
     return bool(ALGORITHMS[name].uplink)
@@ -109,7 +109,8 @@ def test_a_secure_sum_is_the_plain_sum(name: str) -> None:
             assert leaf.dtype == other[key].dtype
             assert torch.allclose(leaf.double(), other[key].double(), rtol=2e-5, atol=5e-6), key
     assert [record["clients"] for record in told.records] == [record["clients"] for record in noted.records]
-    assert all(record["flops"] == 0 and record["channel"]["trips"] in (2, 3) for record in noted.records)
+    assert all(record["flops"] == 0 for record in noted.records)
+    assert [record["trips"] for record in noted.records] == [3, 2][: len(noted.records)]
 
 
 @every_channel
@@ -152,9 +153,9 @@ def test_resumed_equals_uninterrupted_through_a_channel(name: str, channel: Chan
     same((PhaseRun(made, 0, store, None), journal), outcome(made))
 
 
-@pytest.mark.parametrize("name", ["quantise", "top-k"])
-def test_clients_elsewhere_equal_serial_through_a_channel(name: str) -> None:
-    made = through(CHANNELS[name], ALGORITHMS["scaffold"])
+@every_channel
+def test_clients_elsewhere_equal_serial_through_a_channel(channel: Channel) -> None:
+    made = through(channel, ALGORITHMS["scaffold"])
     far = replace(made, federation=made.federation.far(), engine=Flower(AtSites.of(made.federation.clients)))
     (one, journal), (other, told) = outcome(made), outcome(far)
     assert equal(one.server, other.server) and journal.told() == told.told()
@@ -271,7 +272,7 @@ def test_clients_that_drop_out_leave_exactly_the_others_sum() -> None:
     others = replace(data, clients={name: one for name, one in data.clients.items() if name not in lost})
     fresh, _ = outcome(through(SecureSum(), ALGORITHMS["fed3r"], data=others))
     assert equal(run.server, fresh.server)  # to the last bit, in whatever order they came
-    assert journal.records[0]["channel"] == {"asked": 7, "answered": 5, "needed": 5, "trips": 3}
+    assert journal.records[0]["channel"] == {"asked": 7, "answered": 5, "needed": 5}
     assert set(journal.records[0]["failed"]) == set(lost) and journal.records[0]["clients"] == 5
 
 

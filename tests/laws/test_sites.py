@@ -15,16 +15,21 @@ from battery import ALGORITHMS, LOCAL, ORCHESTRATIONS, experiment, federation, o
 from law_examples import AtSites
 
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.private import Private
+from hansa.channels.secure_sum import SecureSum
 from hansa.data.federation import Client
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Answers, Carrier, Loopback, Sites
 from hansa.engines.client_side import AT_SITE
+from hansa.engines.drafts import Draft, open_answer
 from hansa.engines.errands import phase_message, sides_of
-from hansa.engines.far_session import Draft, FarSession, open_answer
+from hansa.engines.far_session import FarSession
 from hansa.engines.flower import Flower
 from hansa.engines.letters import Answer, Letter, Superseded, Visit, Visited
+from hansa.engines.secure import SecureSession
 from hansa.engines.session import PhaseContext
 from hansa.engines.site import Site
+from hansa.engines.site_members import SiteMembers, SumKeys
 from hansa.errors import HansaError, HansaWarning
 from hansa.io import wire
 from hansa.io.store import DiskStore, MemoryStore, Store
@@ -61,6 +66,10 @@ class Watched:
     def homes(self) -> Mapping[str, str]:
         return Sites(self.inner.sites or {}).homes
 
+    @property
+    def cards(self) -> Mapping[str, str]:
+        return Sites(self.inner.sites or {}).cards
+
     def ask(self, letters: Mapping[str, bytes], patience: float) -> Answers:
         self.trips.append(list(letters))
         for site, answer in list(Sites(self.inner.sites or {}).ask(letters, patience)):
@@ -89,7 +98,7 @@ def test_clients_of_several_sites_equal_serial(name: str, orchestration: str) ->
         assert {**left, "metrics": 0, **LATER} == {**right, "metrics": 0, **LATER}
 
 
-LATER = dict.fromkeys(("before", "engine", "paths", "seconds"))
+LATER = dict.fromkeys(("before", "engine", "paths", "seconds", "trips"))
 
 
 def test_a_round_is_one_letter_to_every_site() -> None:
@@ -102,6 +111,52 @@ def test_a_round_is_one_letter_to_every_site() -> None:
     run, carrier = far(experiment(ALGORITHMS["fed3r"]))
     outcome(run)
     assert [sorted(trip) for trip in carrier.trips] == [every] * 2  # statistics, and how good their classifier is
+
+
+def test_statistics_are_one_trip() -> None:
+    """Where the test samples are the server's, or there are none, nothing else has to travel."""
+    made = experiment(ALGORITHMS["fed3r"])
+    bare = {name: Untested(client) for name, client in made.federation.clients.items()}
+    made = replace(made, federation=replace(made.federation, clients=bare))  # type: ignore[arg-type]
+    run, carrier = far(made)
+    (one, _), (other, told) = outcome(made), outcome(run)
+    assert equal(one.server, other.server)
+    assert len(carrier.trips) == 1 and [record["trips"] for record in told.records] == [1]
+
+
+@pytest.mark.parametrize(("every", "trips"), [(6, 2), (3, 3), (1, 7)])
+def test_a_purely_local_phase_is_one_errand_between_two_evaluations(every: int, trips: int) -> None:
+    made = experiment(ALGORITHMS["local"], rounds=6)
+    made = replace(made, phases=(replace(made.phases[0], evaluate_every=every),))
+    run, carrier = far(made)
+    (one, journal), (other, told) = outcome(made), outcome(run)
+    assert len(carrier.trips) == trips and equal(one.ledger.tree(), other.ledger.tree())
+    for left, right in zip(journal.records, told.records, strict=True):
+        assert left["metrics"] == pytest.approx(right["metrics"], rel=1e-5)
+        assert {**left, "metrics": 0, **LATER} == {**right, "metrics": 0, **LATER}
+
+
+@pytest.mark.parametrize("broken", [(1, 0), (1, 3), (1, 9)])
+@pytest.mark.filterwarnings("ignore::hansa.errors.HansaWarning")
+def test_visits_made_ahead_that_fail_are_made_again(broken: tuple[int, int]) -> None:
+    """A visit that fails ahead of its round is asked for again in it, and goes on from the right state."""
+    trip, place = broken
+
+    def meddle(now: int, site: str, answer: bytes) -> bytes:
+        if (now, site) != (trip, "site-1"):
+            return answer
+        head, messages = framing.unpacked(answer)
+        head["visits"][place] = {"error": "the power was off"}
+        return framing.packed(head, [[one] for at, one in enumerate(messages) if at != place])
+
+    made = experiment(ALGORITHMS["local"], orchestration=Star(fraction=1.0), rounds=6)
+    made = replace(made, phases=(replace(made.phases[0], evaluate_every=6),))
+    run, carrier = far(made, meddle=meddle)
+    (_, journal), (_, told) = outcome(made), outcome(run)
+    failed = [sorted(record["failed"]) for record in told.records]
+    assert sum(map(len, failed)) == (place == 0) and len(carrier.trips) > 2
+    if place:
+        assert journal.records[-1]["metrics"] == pytest.approx(told.records[-1]["metrics"], rel=1e-5)
 
 
 def test_a_letter_tells_a_phase_once() -> None:
@@ -165,6 +220,16 @@ class Validated:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, "test" if name == "validation" else name)
+
+
+@dataclass(frozen=True)
+class Untested:
+    """A client without test samples."""
+
+    inner: Client
+
+    def __getattr__(self, name: str) -> Any:
+        return None if name == "test" else getattr(self.inner, name)
 
 
 # ----------------------------------------------------------------------------------------------------- kills and faults
@@ -304,6 +369,113 @@ def test_a_slow_site_misses_the_deadline() -> None:
     assert "c1" in journal.records[0]["failed"] and "deadline" in journal.records[0]["failed"]["c1"]
 
 
+# ---------------------------------------------------------------------------------------------- secure sums over sites
+
+
+def secure(name: str, **kw: Any) -> Experiment:
+    return replace(experiment(ALGORITHMS[name], orchestration=Star(fraction=1.0), **kw), channel=SecureSum())
+
+
+@pytest.mark.parametrize("name", ["scaffold", "mime"])
+def test_a_secure_sum_over_sites_equals_one_of_a_simulation(name: str) -> None:
+    """To the bit, states and costs as well; two trips a round, three the first, and one for the last evaluation."""
+    made = secure(name, rounds=4)
+    run, carrier = far(made)
+    (one, journal), (other, told) = outcome(made), outcome(run)
+    assert equal(one.server, other.server) and equal(one.ledger.tree(), other.ledger.tree())
+    assert (
+        [record["trips"] for record in told.records] == [record["trips"] for record in journal.records] == [3, 2, 2, 2]
+    )
+    assert len(carrier.trips) == 3 + 2 + 2 + 2 + 1
+    assert [record["channel"] for record in told.records] == [record["channel"] for record in journal.records]
+
+
+@pytest.mark.parametrize("trip", [1, 2, 3], ids=["before masking", "after masking", "before unmasking"])
+@pytest.mark.filterwarnings("ignore::hansa.errors.HansaWarning")
+def test_a_site_that_drops_out_leaves_exactly_the_others_sum(trip: int) -> None:
+    """Five of seven clients open it; where they have masked already, a sum without shares of some is opened alike."""
+    made = secure("fed3r")
+    silent = lambda now, site, answer: "it did not answer" if (now, site) == (trip, "site-1") else answer  # noqa: E731
+    stage, journal = outcome(far(made, meddle=silent)[0])
+    gone = ("c1", "c4") if trip < 3 else ()
+    left = {name: client for name, client in made.federation.clients.items() if name not in gone}
+    fewer = replace(made, federation=replace(made.federation, clients=left))
+    assert equal(stage.server, outcome(fewer)[0].server)
+    assert tuple(sorted(journal.records[0]["failed"])) == gone
+
+
+ODD_MASKS: dict[str, tuple[int, Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "an offer": (1, lambda tree: {key: leaf[:0] for key, leaf in tree.items()}, "rows of 32 bytes under 'key'"),
+    "no shares": (1, lambda tree: {key: tree[key] for key in ("key", "signature")}, "under 'shares'"),
+    "other words": (2, lambda tree: tree | {"sums": tree["sums"][:, 1:]}, "must have words of the shapes"),
+    "real words": (2, lambda tree: tree | {"sums": tree["sums"].double()}, "must have words of the shapes"),
+    "no words": (2, lambda tree: {}, "must have words of the shapes"),
+}
+
+
+@pytest.mark.parametrize(("trip", "change", "says"), ODD_MASKS.values(), ids=ODD_MASKS)
+def test_odd_messages_of_a_secure_sum_cost_their_own_client(
+    trip: int, change: Callable[[dict[str, Any]], dict[str, Any]], says: str
+) -> None:
+    def meddle(now: int, site: str, answer: bytes) -> bytes:
+        if (now, site) != (trip, "site-1"):
+            return answer
+        head, (first, *others) = framing.unpacked(answer)
+        return framing.packed(head, [wire.parts(change(wire.unpack(first)[0])), *([one] for one in others)])
+
+    made = secure("fed3r")
+    stage, journal = outcome(far(made, meddle=meddle)[0])
+    ((client, why),) = journal.records[0]["failed"].items()
+    assert client in ("c1", "c4") and says in why
+    left = {name: one for name, one in made.federation.clients.items() if name != client}
+    assert equal(stage.server, outcome(replace(made, federation=replace(made.federation, clients=left)))[0].server)
+
+
+def test_no_upload_leaves_a_site_but_under_masks() -> None:
+    seen: list[set[str]] = []
+
+    def look(now: int, site: str, answer: bytes) -> bytes:
+        head, messages = framing.unpacked(answer)
+        seen.extend(set(wire.unpack(one)[0]) for one in messages[: len(head.get("visits", []))])
+        return answer
+
+    outcome(far(secure("scaffold", rounds=2), meddle=look)[0])
+    assert len(seen) == 14 and all(one == {"steps", "sums"} for one in seen)
+
+
+def test_a_site_insists_on_what_its_file_says() -> None:
+    """On secure sums alone, of enough clients, whose keys it knows; and on a plan that does not change its mind."""
+    made = secure("fedavg")
+
+    def why(engine_of: Callable[[SumKeys], SumKeys | None], run: Experiment = made) -> str:
+        changed, carrier = far(run, 1)
+        site = carrier.inner.sites["site-0"]
+        site.members = SiteMembers(engine_of(site.members.keys))
+        with pytest.raises(HansaError) as caught:
+            outcome(changed)
+        return str(caught.value)
+
+    assert "sends uploads through secure sums alone" in why(
+        lambda keys: replace(keys, only=True), replace(made, channel=None)
+    )
+    assert "is of fewer than this site insists on (6)" in why(lambda keys: replace(keys, fewest=6))
+    assert "No key is registered for client" in why(lambda keys: replace(keys, registered={}))
+    assert "has no key for secure sums: see 'hansa site key'" in why(lambda keys: None)
+    free = replace(experiment(ALGORITHMS["local"]), channel=SecureSum())
+    run, carrier = far(free, 1)
+    carrier.inner.sites["site-0"].members.keys = replace(carrier.inner.sites["site-0"].members.keys, only=True)
+    outcome(run)  # what uploads nothing needs no sum
+
+
+def test_a_sum_that_fewer_open_than_shares_of_noise_are_made_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    private = Private(FedAvg(LOCAL), epsilon=1.0, trust="distributed")
+    made = replace(experiment(private, orchestration=Star(fraction=1.0), rounds=1), channel=SecureSum())
+    outcome(far(made)[0])
+    monkeypatch.setattr(SecureSession, "_needed", lambda self, task, clients: 4)  # a server that would see more
+    with pytest.raises(HansaError, match="noise is for sums that 5 open, and 4 could open this one"):
+        outcome(far(made)[0])
+
+
 # ------------------------------------------------------------------------------------------------- what a site refuses
 
 
@@ -339,8 +511,8 @@ def talk() -> Talk:
     made = experiment(SCAFFOLD, model=Linear())
     run = PhaseRun(made, 0, MemoryStore(), None)
     head, leaves = phase_message(sides_of(run.side), run.context.suite)
-    visit = Visit("c1", "5", ("",), "1-1-0", len(leaves))
-    letter = Letter(time.time_ns() // 1000, 1, "digest", 0, head, (visit,))
+    visit = Visit("c1", 0, "5", ("",), "1-1-0", len(leaves))
+    letter = Letter(time.time_ns() // 1000, 1, "digest", head, visits=(visit,))
     return Talk(Site(made.federation.clients, MemoryStore()), letter, [*leaves, wire.parts(run.broadcast())])
 
 

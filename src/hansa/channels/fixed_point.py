@@ -84,6 +84,13 @@ class FixedPoint:
             weight = float(rest) if name == "sums" else weight
         return {key: found[key] for key in self.layout}, weight
 
+    def check(self, masked: Tree) -> None:
+        """Refuse words under masks that no upload of this layout has."""
+        shapes = {name: (FORMATS[name].words, length) for name, length in self.lengths().items()}
+        good = {name: (leaf.shape, leaf.dtype) for name, leaf in masked.items()}
+        wanted = {name: (torch.Size(shape), torch.int64) for name, shape in shapes.items()}
+        require(good == wanted, f"The masked upload must have words of the shapes {shapes}.")
+
     def lengths(self) -> dict[str, int]:
         """Return how many numbers travel in each format."""
         sizes = {name: sum(_places(key, self.layout[key][0]) for key in self._keys(name)) for name in FORMATS}

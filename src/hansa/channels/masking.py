@@ -22,7 +22,6 @@ threshold exceeds those who were asked.  It can spoil a sum, not see into it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -41,6 +40,7 @@ from hansa.channels.sealing import (
     SIGNATURE,
     TAG,
     agreed,
+    derived,
     private,
     public,
     require_signed,
@@ -49,31 +49,12 @@ from hansa.channels.sealing import (
     unsealed,
 )
 from hansa.channels.secret_sharing import SHARE, factors, joined, split
+from hansa.channels.terms import Terms
 from hansa.errors import require
 from hansa.tree import Tree
 
 SIGNED = {"key": KEY, "signature": SIGNATURE}  # bytes of the parts of a signed key
 SEALED = NONCE + 2 * SHARE + TAG  # bytes of a share of both kinds, sealed
-
-
-@dataclass(frozen=True)
-class Terms:
-    """The terms of one sum: what it is called, who is asked, and how many must answer before anything is opened."""
-
-    name: str  # of the run, phase and round: nothing of one sum serves another
-    members: tuple[str, ...]
-    threshold: int
-
-    def __post_init__(self) -> None:
-        asked, needed = len(self.members), self.threshold
-        fair = asked / 2 < needed <= asked and needed >= 2 and len(set(self.members)) == asked
-        says = "A secure sum needs the answers of more than half of the clients that it asks, each of them once"
-        require(fair, f"{says}. Got {needed} of {asked}.")
-
-    def bound(self, *words: str) -> bytes:
-        """Return bytes that stand for these terms and some words, and for nothing else."""
-        text = json.dumps([self.name, self.members, self.threshold, words])
-        return hashlib.sha256(text.encode()).digest()
 
 
 @dataclass
@@ -87,11 +68,14 @@ class Secrets:
 
 
 class Member:
-    """A client's side: it keeps its secrets, and trusts registered keys alone."""
+    """A client's side: it keeps its secrets, and trusts registered keys alone.
+
+    The key that others seal with follows from its registered one, so a client that starts again is the same one.
+    """
 
     def __init__(self, name: str, identity: Ed25519PrivateKey, registered: Mapping[str, bytes]):
         self.name, self.identity, self.registered = name, identity, registered
-        self.sealing = X25519PrivateKey.generate()
+        self.sealing = derived(identity, _card(name, b""))
         self._sealing_of: dict[str, bytes] = {}  # others' sealing keys, whose signatures were checked
         self._sums: dict[Terms, Secrets] = {}
 
@@ -181,6 +165,16 @@ class Counter:
         self.offers: Mapping[str, Tree] = {}
         self.answered: set[str] = set()
         self.total: Words = {}
+
+    def check_offer(self, offer: Tree) -> None:
+        """Refuse an offer that the others could not read."""
+        for name, width in SIGNED.items():
+            _rows(offer, name, width)
+        _rows(offer, "shares", SEALED, len(self.terms.members) - 1)
+
+    def check_told(self, told: Tree) -> None:
+        """Refuse what cannot be shares of everybody who shared secrets."""
+        _rows(told, "shares", SHARE, len(self.offers))
 
     def cards(self, advertised: Mapping[str, Tree]) -> Tree:
         """Return everybody's sealing keys, for everybody."""

@@ -26,10 +26,15 @@ def public(key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
     return key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
 
 
-def private(key: X25519PrivateKey) -> bytes:
+def private(key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
     """Return the private half of a key."""
     none = serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.Raw, serialization.PrivateFormat.Raw, none)
+
+
+def derived(key: Ed25519PrivateKey, purpose: bytes) -> X25519PrivateKey:
+    """Return a key of another kind that follows from one, for one purpose."""
+    return X25519PrivateKey.from_private_bytes(HKDF(hashes.SHA256(), KEY, None, purpose).derive(private(key)))
 
 
 def agreed(own: X25519PrivateKey, other: bytes, purpose: bytes) -> bytes:

@@ -25,6 +25,18 @@ def serve_site(path: SiteToml) -> None:
     serve(path, lambda told: print(printable(told), file=sys.stderr, flush=True))
 
 
+@site_app.command("key")
+def tell_key(path: SiteToml) -> None:
+    """Tell the lines that all sites need of this one for secure sums; its key is made where there is none yet."""
+    from hansa.deploy.identity import own_key
+    from hansa.deploy.site import read_site, site_data
+
+    file = read_site(path)
+    key = own_key(Path(file.identity))
+    for client in site_data(file).clients:
+        print(f"{json.dumps(client)} = {json.dumps(key)}")
+
+
 @deploy_app.command("init")
 def init_federation(
     folder: Folder,

@@ -60,7 +60,7 @@ def node_key(folder: Path) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     key = _key()
-    _secret(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    write_secret(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     _write(folder / "node.key.pub", key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
 
 
@@ -109,10 +109,10 @@ def _pem(certificate: Any) -> bytes:
 def _write_key(path: Path, key: Any) -> None:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    _secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
-def _secret(path: Path, content: bytes) -> None:
+def write_secret(path: Path, content: bytes) -> None:
     """Write what this account alone may read."""
     path.touch(mode=0o600)
     path.write_bytes(content)

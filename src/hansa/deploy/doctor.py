@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hansa.deploy.flower_tools import environment
-from hansa.deploy.site import Node, SiteFile, node_command, read_site, site_data
+from hansa.deploy.site import Node, SiteFile, node_command, read_site, site_data, site_keys
 from hansa.errors import HansaError, require
 
 PATIENCE = 10.0  # seconds that the server is given to answer
@@ -55,6 +55,7 @@ def examine(path: Path) -> Iterator[Finding]:
         ("version", _version),
         ("site file", read),
         ("data", lambda: site_data(file).describe() if file else ""),
+        ("members", lambda: _members(file) if file else ""),
         ("files", of(_files)),
         ("address", of(_address)),
         ("authority", of(_authority)),
@@ -77,6 +78,11 @@ def _version() -> str:
     good = found.startswith(FLOWER)
     require(good, f"Flower {found} is installed, and {FLOWER}x is needed: pip install 'hansa[flower]'.")
     return f"Flower {found}"
+
+
+def _members(file: SiteFile) -> str:
+    keys = site_keys(file, site_data(file).clients)
+    return "the site takes part in no secure sums" if keys is None else f"{len(keys.registered)} clients have keys"
 
 
 def _files(node: Node) -> str:

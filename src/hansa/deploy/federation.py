@@ -152,10 +152,8 @@ def _prepare(folder: Path, file: FederationFile, process: subprocess.Popen[bytes
     log = folder / "server" / "superlink.log"
     _until(lambda: _listens(file.host, file.port), process, log, "listen")
     for name in file.sites:
-        _flwr(
-            folder, "supernode", "register", str(folder / "sites" / name / "node.key.pub"), CONNECTION, "--name", name
-        )
-    _flwr(folder, "run", str(folder / "app"), CONNECTION, "--run-config", f'socket="{(folder / SOCKET).resolve()}"')
+        flwr(folder, "supernode", "register", str(folder / "sites" / name / "node.key.pub"), CONNECTION, "--name", name)
+    flwr(folder, "run", str(folder / "app"), CONNECTION, "--run-config", f'socket="{(folder / SOCKET).resolve()}"')
     _until((folder / SOCKET).exists, process, log, "start the relay")
 
 
@@ -168,7 +166,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return environment((folder / "server" / "flwr").resolve())
 
 
-def _flwr(folder: Path, *words: str) -> str:
+def flwr(folder: Path, *words: str) -> str:
     """Run one of Flower's commands; what it says is told where it fails."""
     command = [tool("flwr"), *words]
     try:
@@ -211,7 +209,7 @@ def _alive(folder: Path) -> int | None:
 def status(folder: Path) -> dict[str, Any]:
     """Tell whether the server runs, and which of the sites are connected."""
     file, running = read(folder), _alive(folder) is not None
-    connected = Relay(folder / SOCKET, {}).sites() if running else []
+    connected = Relay(folder / SOCKET).sites() if running else []
     return {"running": running, "sites": {name: name in connected for name in file.sites}}
 
 

@@ -13,9 +13,9 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -26,10 +26,12 @@ from hansa.data.dataset import Dataset, Samples
 from hansa.data.federation import Federation
 from hansa.data.targets import Classes
 from hansa.deploy.flower_tools import environment, free_port, tool
+from hansa.deploy.identity import sum_keys
 from hansa.engines import framing
 from hansa.engines.letters import LARGEST
 from hansa.engines.signals import STOPPING
 from hansa.engines.site import Site
+from hansa.engines.site_members import SumKeys
 from hansa.errors import HansaError, Problems, require
 from hansa.io.codec import from_table
 from hansa.io.files import write_whole
@@ -60,6 +62,9 @@ class SiteFile:
     `client` names the only client of a site that has one, and `classes` are those that all sites agreed on, in their
     order.  `trust` lists import paths of code outside the catalogue that a server may name.  `group` may open the
     socket beside this account: that of a node which runs under an account of its own.
+
+    `members` are the public keys of all clients by which secure sums are made, `identity` is where the site's own is;
+    `fewest` clients a sum must be of, and with `secure` no upload leaves in another way.
     """
 
     data: DataPlan
@@ -70,6 +75,10 @@ class SiteFile:
     group: str = ""
     largest: int = LARGEST
     trust: tuple[str, ...] = ()
+    identity: str = "identity.key"
+    members: dict[str, str] = field(default_factory=dict)
+    fewest: int = 3
+    secure: bool = False
     node: Node | None = None
     seed: int = 0
 
@@ -89,7 +98,8 @@ def read_site(path: Path) -> SiteFile:
     node = found.node
     if node is not None:
         node = replace(node, certificates=str(folder / node.certificates), key=str(folder / node.key))
-    return replace(found, states=str(folder / found.states), socket=str(folder / found.socket), node=node)
+    states, link, identity = (str(folder / one) for one in (found.states, found.socket, found.identity))
+    return replace(found, states=states, socket=link, identity=identity, node=node)
 
 
 def site_data(file: SiteFile) -> Federation:
@@ -101,6 +111,11 @@ def site_data(file: SiteFile) -> Federation:
     says = f"The site file names one client, '{file.client}', and its data has {len(names)}"
     require(len(names) == 1, f"{says}: leave out 'client', or use a partition of one.")
     return replace(federation, clients={file.client: federation.clients[names[0]]})
+
+
+def site_keys(file: SiteFile, clients: Iterable[str]) -> SumKeys | None:
+    """Return the keys by which a site's clients take part in secure sums, where it says who else does."""
+    return sum_keys(Path(file.identity), file.members, clients, file.fewest, file.secure)
 
 
 def _agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
@@ -119,10 +134,12 @@ def serve(path: Path, ready: Callable[[str], None]) -> None:
     """Answer letters until the process is asked to stop."""
     file = read_site(path)
     federation = site_data(file)
+    keys = site_keys(file, federation.clients)
     torch.set_num_threads(1)
     with ExitStack() as stack:
         store = stack.enter_context(closing(DiskStore(Path(file.states))))
-        site = Site(federation.clients, store, federation.target, trust=Trust(file.trust), largest=file.largest)
+        held, trust = (federation.clients, store, federation.target), Trust(file.trust)
+        site = Site(*held, keys=keys, trust=trust, largest=file.largest)
         listening = stack.enter_context(_listening(Path(file.socket), file.group))
         asked = stack.enter_context(_stopping())
         node = None

@@ -10,8 +10,10 @@ from typing import Protocol
 
 from hansa.engines.session import PhaseContext
 from hansa.engines.site import Site
+from hansa.engines.site_members import keys_of_sites
 from hansa.errors import require
 from hansa.io.store import DiskStore
+from hansa.training.carried import Summed
 
 Answers = Iterator[tuple[str, bytes | str]]  # by site: its answer, or in words why there is none
 
@@ -22,6 +24,11 @@ class Carrier(Protocol):
     @property
     def homes(self) -> Mapping[str, str]:
         """The site of every client."""
+        ...
+
+    @property
+    def cards(self) -> Mapping[str, str]:
+        """What clients advertise for secure sums, of those whose sites have keys."""
         ...
 
     def ask(self, letters: Mapping[str, bytes], patience: float) -> Answers:
@@ -55,13 +62,15 @@ class Loopback:
     def open(self, context: PhaseContext) -> Iterator[Carrier]:
         """Open the sites' folders; they are closed with the phase."""
         clients = list(context.side.clients.items())
+        parts = {f"site-{place}": dict(clients[place :: self.sites]) for place in range(min(self.sites, len(clients)))}
+        keys = keys_of_sites(parts) if isinstance(context.algorithm, Summed) else {}
         with ExitStack() as stack:
             found = {}
-            for place in range(min(self.sites, len(clients))):
-                path = Path(self.folder) / f"site-{place}"
+            for name, part in parts.items():
+                path = Path(self.folder) / name
                 path.mkdir(parents=True, exist_ok=True)
                 store = stack.enter_context(closing(DiskStore(path / "state.sqlite")))
-                found[path.name] = Site(dict(clients[place :: self.sites]), store)
+                found[name] = Site(part, store, keys=keys.get(name))
             yield Sites(found)
 
 
@@ -75,6 +84,11 @@ class Sites:
     def homes(self) -> Mapping[str, str]:
         """The site of every client."""
         return {client: name for name, site in self.sites.items() for client in site.clients}
+
+    @property
+    def cards(self) -> Mapping[str, str]:
+        """What clients advertise for secure sums."""
+        return {client: site.members.card(client) for site in self.sites.values() for client in site.clients}
 
     def ask(self, letters: Mapping[str, bytes], patience: float) -> Answers:
         """Let one site after the other answer."""

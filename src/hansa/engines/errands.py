@@ -10,17 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hansa.channels.fixed_point import FixedPoint, Words
 from hansa.data.federation import Client
 from hansa.engines.client_side import ClientSide
 from hansa.engines.evaluation import rows_of_clients
-from hansa.engines.session import EvaluationRequest, Reply, client_errors, perform
+from hansa.engines.session import EvaluationRequest, PhaseContext, Reply, client_errors, perform, receive
 from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.io.trust import Trust
 from hansa.metrics.suite import Suite
 from hansa.task import ClientData, task_from_table, task_to_table
-from hansa.training.carried import carried, uncarried
+from hansa.training.carried import Summed, carried, uncarried
 from hansa.tree import Tree, nest, pick
 
 Message = Sequence[wire.Buffer]
@@ -87,6 +88,7 @@ class Errands:
         self.clients, self.states, self.trust = clients, states, trust
         self.depth = len(head["sides"]) - 1
         self.side = self._sides(head["sides"], trees)
+        self.context = PhaseContext(self.side.algorithm, self.side.task, self.side)
         self.task = self.side.task  # in the round at hand
         metrics = tuple(piece_from_table("metric", table, trust=trust) for table in head["metrics"])
         tables = tuple(piece_from_table("metric", table, trust=trust) for table in head["tables"])
@@ -123,6 +125,22 @@ class Errands:
             require(client in self.clients, "It is not held here.")
             self.task = self.task if self.task.round == round else replace(self.side.task, round=round)
             return perform(self.side, self.task, client, seed, down)
+
+    @property
+    def summed(self) -> bool:
+        """Whether uploads of this phase are for a secure sum."""
+        return isinstance(self.side.algorithm, Summed)
+
+    def words(self, reply: Reply, down: Tree, clients: int) -> Words:
+        """Return a visit's upload as a secure sum of so many adds it, once it has passed the check that no server can.
+
+        ClientFailed where it does not pass, or does not fit.
+        """
+        up = receive(self.context, self.task, down, reply)
+        with client_errors(reply.client):
+            layout = self.context.check.layout(self.task, down, fresh=True)
+            require(layout is not None, "The layout of its uploads is not known before a visit.")
+            return FixedPoint(layout or {}, self.side.algorithm.uplink, clients).encode(up)
 
     def evaluate(self, head: Mapping[str, Any], trees: Sequence[Tree]) -> list[Tree]:
         """Return rows of metrics; ClientFailed where they cannot be made."""

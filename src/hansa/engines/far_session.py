@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from hansa.channels.terms import Terms
 from hansa.data.federation import samples_of
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Carrier
 from hansa.engines.client_side import AT_SITE
-from hansa.engines.errands import Message, phase_message, request_message, sides_of
+from hansa.engines.drafts import Answered, Asked, Draft, Enclosed, Later, Opened, evaluations_of, open_answer
+from hansa.engines.errands import phase_message, sides_of
 from hansa.engines.lanes import Ahead, visits_before
-from hansa.engines.letters import Answer, Evaluation, Letter, Superseded, Visit, sentence
+from hansa.engines.letters import Letter, Masking, Superseded, Visit
+from hansa.engines.members import SumStep
 from hansa.engines.session import (
     NUMBERS,
     ClientFailed,
@@ -30,8 +34,10 @@ from hansa.engines.session import (
     RoundServer,
     States,
     client_errors,
+    in_time,
     receive,
 )
+from hansa.engines.site_members import card_tree
 from hansa.errors import HansaError, HansaWarning, require
 from hansa.io import wire
 from hansa.metrics.suite import OBSERVED, is_sum, rows_of, stack_rows
@@ -41,25 +47,6 @@ from hansa.tree import Tree
 
 NO_STATE = ""
 OF_CLASSES = ("local_class_accuracy", "outside_class_accuracy")  # columns beside the metrics, where public samples are
-
-
-@dataclass(eq=False)
-class Asked:
-    """Rows of metrics that were asked for: the request, the states it counts on, and what came of it."""
-
-    request: EvaluationRequest
-    states: dict[str, tuple[str, ...]]
-    sent: bool = False
-    rows: list[Tree] = field(default_factory=list)
-
-
-@dataclass
-class Draft:
-    """A letter while it is written: errands, and the messages that they name by their place."""
-
-    visits: list[Ahead] = field(default_factory=list)
-    evaluations: list[tuple[Asked, list[int]]] = field(default_factory=list)  # and the places of clients in a request
-    number: int = 0  # of the letter
 
 
 @dataclass
@@ -73,8 +60,10 @@ class FarSession(Counted):
     carrier: Carrier = field(kw_only=True)
     patience: float = field(kw_only=True)
     number: int = 0  # of letters so far
+    trips: int = 0  # to the sites and back, so far
     told: set[str] = field(default_factory=set)  # sites that know the phase
     waiting: list[Asked] = field(default_factory=list)  # evaluations that travel with the next letters
+    early: dict[tuple[int, str], Answered] = field(default_factory=dict)  # by round and client: visits made ahead
     replaced: dict[str, list[str]] = field(default_factory=dict)  # by client: versions before the one of the run
     superseded: dict[str, list[str]] = field(default_factory=dict)  # … of which no site needs to keep any
 
@@ -100,21 +89,107 @@ class FarSession(Counted):
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Yield the lanes' uploads in their order; clients of one chain are visited one trip after the other."""
         order, visits = deque(Ahead(lane, lane.down) for lane in lanes), visits_before(lanes)
+        trips = self.trips
         while order:
-            drafts: dict[str, Draft] = {}
-            for state in order:
-                if state.up(visits):
-                    drafts.setdefault(self._home(state.client), Draft()).visits.append(state)
-            for site, draft, answer in self._trip(task, drafts, server):
-                for state, found in zip(draft.visits, self._replies(site, draft, answer, task, server), strict=True):
-                    if found is not None:
-                        state.take(self.context.algorithm.uplink, found)
-                    visits[state.client] += 1
-                    state.place += 1
+            ready = [state for state in order if state.up(visits)]
+            for state, answered in self._answers(task, ready, server):
+                client, found = state.client, self._taken(state, answered, task, server)
+                if found is not None:
+                    state.take(self.context.algorithm.uplink, found)
+                visits[client] += 1
+                state.place += 1
             while order and order[0].ended:
                 ended = order.popleft()
                 if ended.total is not None:
                     yield ended.lane.line, ended.total
+        server.note({"trips": self.trips - trips})
+
+    def _answers(self, task: Task, ready: Sequence[Ahead], server: RoundServer) -> Iterator[tuple[Ahead, Answered]]:
+        """Yield what came of visits: of those that were made ahead at once, of the others by a trip."""
+        drafts: dict[str, Draft] = {}
+        for state in ready:
+            if (early := self.early.pop((task.round, state.client), None)) is not None:
+                yield state, early
+            else:
+                drafts.setdefault(self._home(state.client), Draft()).visits.append(state)
+        if not drafts:
+            return
+        self._look_ahead(task, drafts, ready, server)
+        for site, draft, opened in self._trip(task, drafts, server):
+            self._keep_early(site, draft, opened)
+            yield from ((state, Answered(site, draft, opened, place)) for place, state in enumerate(draft.visits))
+
+    def _look_ahead(self, task: Task, drafts: dict[str, Draft], ready: Sequence[Ahead], server: RoundServer) -> None:
+        """Let letters bring the visits of rounds to come too, up to the next evaluation, where clients share nothing.
+
+        A phase in which nothing travels is one errand: what a visit starts from is what the one before left there.
+        """
+        alone = all(len(state.lane.chain) == 1 and not state.lane.down for state in ready)
+        if not alone or self.context.check.layout(task, {}) != {}:
+            return
+        for coming in itertools.takewhile(lambda one: not one.waits, server.ahead()):
+            for client, seed in zip(coming.clients, coming.seeds, strict=True):
+                if (coming.round, client) not in self.early:
+                    drafts.setdefault(self._home(client), Draft()).later.append(Later(coming.round, client, seed))
+
+    def _keep_early(self, site: str, draft: Draft, opened: Opened) -> None:
+        """Keep what came of visits to come, of clients none of whose visits before failed."""
+        if opened.why:
+            return
+        lost = {state.client for place, state in enumerate(draft.visits) if opened.answer.visits[place].error}
+        for place, (round, client, _) in enumerate(draft.later, len(draft.visits)):
+            if client in lost or opened.answer.visits[place].error:
+                lost.add(client)
+            else:
+                self.early[round, client] = Answered(site, draft, opened, place)
+
+    # ------------------------------------------------------------------------- secure sums, whose members are at sites
+
+    @property
+    def seconds(self) -> None:
+        """Nobody knows: what sites would tell of their processors need not be true."""
+        return None
+
+    def cards(self, clients: Sequence[str]) -> Mapping[str, Tree]:
+        """Return what clients advertised when their sites said who is there."""
+        for client in clients:
+            says = f"The site of client '{client}' has no key for secure sums"
+            require(bool(self.carrier.cards.get(client)), f"{says}: see 'hansa site key', or leave out the channel.")
+        return {client: card_tree(self.carrier.cards[client]) for client in clients}
+
+    def tell(self, task: Task, steps: Sequence[SumStep]) -> list[dict[str, Tree | ClientFailed]]:
+        """Bring the messages of some steps to their clients by one trip; return their answers, by step."""
+        drafts: dict[str, Draft] = {}
+        for step in steps:
+            for client in step.clients:
+                drafts.setdefault(self._home(client), Draft()).maskings.append((step, client))
+        found: list[dict[str, Tree | ClientFailed]] = [{} for _ in steps]
+        for site, draft, opened in self._trip(task, drafts, None):
+            for place, (step, client) in enumerate(draft.maskings):
+                found[steps.index(step)][client] = _told(site, opened, place, client)
+        return found
+
+    def mask(
+        self, task: Task, lanes: Sequence[Lane], terms: Terms, inboxes: Mapping[str, Tree], server: RoundServer
+    ) -> Iterator[tuple[str, Tree]]:
+        """Visit clients, who mask their uploads for a sum; yield these as they come."""
+        drafts: dict[str, Draft] = {}
+        for lane in lanes:
+            draft = drafts.setdefault(self._home(lane.chain[0]), Draft(inboxes=inboxes, terms=terms))
+            draft.visits.append(Ahead(lane, lane.down))
+        for site, draft, opened in self._trip(task, drafts, server):
+            for place, state in enumerate(draft.visits):
+                try:
+                    with client_errors(state.client):
+                        reply = self._reply(state, Answered(site, draft, opened, place))
+                    in_time(self.context, reply)
+                except ClientFailed as error:
+                    server.refuse(state.client, error)
+                    continue
+                self._done(reply, server)
+                yield state.client, reply.upload
+
+    # ------------------------------------------------------------------------------------------------------- the rest
 
     def evaluate(self, request: EvaluationRequest) -> Iterator[Tree]:
         """Ask for rows, which come with the next round's answers, or by themselves where they are awaited before."""
@@ -160,6 +235,7 @@ class FarSession(Counted):
                 draft.evaluations[-1][1].append(place)
         self.waiting, left = [], dict(drafts)
         while left:  # once, and once more to sites that must be told of the phase first
+            self.trips += 1
             sent = {site: self._letter(site, draft, task, server) for site, draft in left.items()}
             left = {}
             for site, opened in self._asked(sent, drafts):
@@ -174,7 +250,7 @@ class FarSession(Counted):
 
     def _asked(self, sent: Mapping[str, bytes], drafts: Mapping[str, Draft]) -> Iterator[tuple[str, Opened]]:
         """Yield answers as they come; sites from which none comes in time have an answer that says so."""
-        deadline, most = self.context.deadline, max(1, *(len(drafts[site].visits) for site in sent))
+        deadline, most = self.context.deadline, max(1, *(drafts[site].count for site in sent))
         patience = self.patience if deadline is None else min(self.patience, deadline * most)
         began, silent = time.monotonic(), set(sent)
         for site, data in self.carrier.ask(sent, patience):
@@ -188,31 +264,41 @@ class FarSession(Counted):
         """Write a letter: the phase where the site does not know it, then errands."""
         self.number += 1
         draft.number = self.number
-        messages: list[Message] = [] if site in self.told else list(self.leaves)
-        places: dict[int, int] = {}
-        visits: list[Visit] = []
-        for state in draft.visits:
-            assert server is not None
-            if id(state.down) not in places:
-                places[id(state.down)] = len(messages)
-                messages.append(wire.parts(state.down))
-            seed, version = str(server.seed(state.client, state.visit)), f"{self.lease}-{self.number}-{len(visits)}"
-            down, states = places[id(state.down)], self._versions(state.client)
-            visits.append(Visit(state.client, seed, states, version, down))
-        evaluations = []
-        for asked, chosen in draft.evaluations:
-            head, sent = request_message(asked.request)
-            clients = tuple(asked.request.clients[place] for place in chosen)
-            states_of = tuple(asked.states[client] for client in clients)
-            same = {key: head[key] for key in ("split", "start", "public")}
-            evaluations.append(Evaluation(clients, states_of, served=len(messages), **same))
-            messages.extend(sent)
-        described = None if site in self.told else self.described
-        gone = self._gone(site)
+        known = site in self.told
+        enclosed, sums = Enclosed([] if known else list(self.leaves)), draft.sums()
         letter = Letter(
-            self.lease, self.number, self.phase, task.round, described, tuple(visits), tuple(evaluations), gone
+            self.lease,
+            self.number,
+            self.phase,
+            None if known else self.described,
+            tuple(sums),
+            tuple(self._visits(draft, task.round, sums, enclosed, server)),
+            tuple(
+                Masking(client, step.step, sums.index(step.terms), enclosed.place(step.message))
+                for step, client in draft.maskings
+            ),
+            tuple(evaluations_of(draft, enclosed)),
+            self._gone(site),
         )
-        return letters.write(letter, messages)
+        return letters.write(letter, enclosed.messages)
+
+    def _visits(
+        self, draft: Draft, round: int, sums: Sequence[Terms], enclosed: Enclosed, server: RoundServer | None
+    ) -> Iterator[Visit]:
+        """Yield the visits of a letter; a client's later one goes on from the state that the one before leaves."""
+        assert server is not None or not draft.visits
+        now = [Later(round, one.client, server.seed(one.client, one.visit)) for one in draft.visits if server]
+        nothing: Tree = {}
+        downs, latest = [*(one.down for one in draft.visits), *(nothing for _ in draft.later)], dict[str, str]()
+        for place, ((number, client, seed), down) in enumerate(zip((*now, *draft.later), downs, strict=True)):
+            before = self._versions(client)
+            states = (*before[:-1], latest.get(client, before[-1]))
+            version = latest[client] = f"{self.lease}-{self.number}-{place}"
+            visit = Visit(client, number, str(seed), states, version, enclosed.place(down))
+            if draft.terms is not None:
+                inbox = enclosed.place(draft.inboxes[client])
+                visit = replace(visit, sum=sums.index(draft.terms), inbox=inbox)
+            yield visit
 
     def _gone(self, site: str) -> tuple[Superseded, ...]:
         """Return what a site may forget, which it is told once; one that does not hear it keeps a few more versions."""
@@ -222,37 +308,41 @@ class FarSession(Counted):
 
     # ------------------------------------------------------------------------------------------------------- answers
 
-    def _replies(
-        self, site: str, draft: Draft, opened: Opened, task: Task, server: RoundServer
-    ) -> Iterator[Update | None]:
-        """Yield what every visit of a letter gave, as the server adds it up; None where it cannot be used."""
-        for place, state in enumerate(draft.visits):
-            try:
-                with client_errors(state.client):
-                    reply = self._reply(site, draft, opened, place)
-                up = receive(self.context, task, state.down, reply)
-            except ClientFailed as error:
-                server.refuse(state.client, error)
-                yield None
-                continue
-            if reply.state and (before := self._versions(state.client)[-1]) != NO_STATE:
-                self.replaced.setdefault(state.client, []).append(before)
-            self.count("flower")
-            server.take(reply)
-            yield up
+    def _taken(self, state: Ahead, answered: Answered, task: Task, server: RoundServer) -> Update | None:
+        """Return what a visit gave, as the server adds it up; None where it cannot be used."""
+        try:
+            with client_errors(state.client):
+                reply = self._reply(state, answered)
+            up = receive(self.context, task, state.down, reply)
+        except ClientFailed as error:
+            server.refuse(state.client, error)
+            for key in [key for key in self.early if key[1] == state.client]:
+                del self.early[key]  # a visit made ahead, which went on from this one
+            return None
+        self._done(reply, server)
+        return up
 
-    def _reply(self, site: str, draft: Draft, opened: Opened, place: int) -> Reply:
+    def _done(self, reply: Reply, server: RoundServer) -> None:
+        """Hand on a reply that counts; the version of the client's state before it may be forgotten some time."""
+        if reply.state and (before := self._versions(reply.client)[-1]) != NO_STATE:
+            self.replaced.setdefault(reply.client, []).append(before)
+        self.count("flower")
+        server.take(reply)
+
+    def _reply(self, state: Ahead, answered: Answered) -> Reply:
         """Return one visit's reply; what it took is this side's measurement, its trip included."""
+        site, draft, opened, place = answered
         require(not opened.why, f"Its site '{site}' cannot be used: {opened.why}")
-        told, state = opened.answer.visits[place], draft.visits[place]
-        require(not told.error, told.error)
+        told = opened.answer.visits[place]
+        require(not told.error, _words(state.client, told.error))
         message = opened.uploads[place]
         upload, numbers = wire.unpack(message)
+        numbers = numbers if draft.terms is None else dict.fromkeys(NUMBERS, 0.0)  # which the sum knows, of all
         lacking = [name for name in NUMBERS if name not in numbers]
         require(not lacking, f"Its upload has no {' and no '.join(lacking)}.")
         own = self.context.task.received(state.client, state.down)
         kept = {AT_SITE: torch.tensor([self.lease, draft.number, place])} if told.state else {}
-        bytes_up, seconds = len(message) if upload else 0, opened.seconds / len(draft.visits)
+        bytes_up, seconds = len(message) if upload else 0, opened.seconds / draft.count
         return Reply(state.client, upload, numbers, kept, wire.cost(own), bytes_up, seconds)
 
     def _take_rows(self, site: str, draft: Draft, opened: Opened) -> None:
@@ -302,40 +392,20 @@ class FarSession(Counted):
         return {**rows, **{name: torch.zeros(1, dtype=torch.float64) for name in classes}}
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A site's answer as this side uses it: why there is none, or uploads and rows, sorted by errand."""
-
-    why: str
-    answer: Answer
-    seconds: float
-    uploads: Mapping[int, memoryview] = field(default_factory=dict)  # by the place of a visit
-    rows: Sequence[Sequence[memoryview]] = ()  # of every evaluation
+def _words(client: str, error: str) -> str:
+    """Return why a site could not use a client, whom this side names by itself."""
+    return error.removeprefix(f"Client '{client}': ")
 
 
-def open_answer(data: bytes | str, draft: Draft, seconds: float) -> Opened:
-    """Read what a site answered; whatever is wrong with it is why the site cannot be used."""
-    if isinstance(data, str):
-        return Opened(data, Answer(), seconds)
+def _told(site: str, opened: Opened, place: int, client: str) -> Tree | ClientFailed:
+    """Return a client's message of a step, or why there is none."""
     try:
-        most = f"its answer of {len(data)} bytes is larger than a server reads ({letters.LARGEST})"
-        require(len(data) <= letters.LARGEST, most)
-        answer, messages = letters.read_answer(data)
-        require(not answer.refused, f"it refused the letter: {answer.refused}")
-        if answer.unknown:
-            return Opened("it does not know the phase", answer, seconds)
-        asked = (len(draft.visits), len(draft.evaluations))
-        fits = (len(answer.visits), len(answer.evaluations)) == asked
-        require(fits, f"it was asked for {asked[0]} visits and {asked[1]} evaluations, and answered something else")
-        there = [place for place, visit in enumerate(answer.visits) if not visit.error]
-        parts = [one.parts for one in answer.evaluations]
-        whole = min(parts, default=0) >= 0 and len(there) + sum(parts) == len(messages)
-        require(whole, f"its answer should hold {len(there) + sum(parts)} messages, and holds {len(messages)}")
-    except HansaError as error:
-        return Opened(sentence(error), Answer(), seconds)
-    left = iter(messages[len(there) :])
-    rows = [[next(left) for _ in range(count)] for count in parts]
-    return Opened("", answer, seconds, dict(zip(there, messages, strict=False)), rows)
+        with client_errors(client):
+            require(not opened.why, f"Its site '{site}' cannot be used: {opened.why}")
+            require(not (why := opened.answer.maskings[place].error), _words(client, why))
+            return wire.unpack(opened.maskings[place])[0]
+    except ClientFailed as error:
+        return error
 
 
 def _version(state: Tree | None) -> str:

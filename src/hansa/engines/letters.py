@@ -1,8 +1,8 @@
 """Letters between a server and sites: one to a site and round, and its answer.  Nothing in them can run code.
 
 A letter is a frame of bytes: a head in JSON, which is read as strictly as a plan, and messages as on any wire.  It
-describes its phase to a site that has not been told yet, and brings errands: visits and evaluations.  Errands name
-messages by their place, so a broadcast travels once however many clients of a site receive it.
+describes its phase to a site that has not been told yet, and brings errands: visits, steps of secure sums, and
+evaluations.  Errands name messages by their place, so a broadcast travels once however many clients receive it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hansa.channels.terms import Terms
 from hansa.engines import framing
 from hansa.engines.errands import Message
 from hansa.errors import require
@@ -26,10 +27,23 @@ class Visit:
     """A visit to one client."""
 
     client: str
+    round: int
     seed: str  # a whole number of 63 bits, as text
     states: tuple[str, ...]  # versions of its states in all phases that the phase depends on; empty where it has none
     version: str  # under which the site keeps its next state
     down: int  # the place of the message that the client receives
+    sum: int = -1  # the place of the secure sum that its upload is masked for; -1: of none
+    inbox: int = -1  # … and of the message by which it is
+
+
+@dataclass(frozen=True)
+class Masking:
+    """A step of a secure sum that is no visit: a client shares secrets before it, or tells shares after it."""
+
+    client: str
+    step: Literal["share", "unmask"]
+    sum: int
+    message: int
 
 
 @dataclass(frozen=True)
@@ -59,9 +73,10 @@ class Letter:
     lease: int  # microseconds: when the server began; a site listens to the latest alone
     number: int  # among the server's letters, so that none counts twice
     phase: str = ""  # the digest of the phase's description; without one the site only tells who is there
-    round: int = 0
     described: dict[str, Any] | None = None  # the phase, whose leaves are the first messages; None where it is known
+    sums: tuple[Terms, ...] = ()
     visits: tuple[Visit, ...] = ()
+    maskings: tuple[Masking, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     superseded: tuple[Superseded, ...] = ()
     format: int = FORMAT
@@ -77,6 +92,13 @@ class Visited:
 
     error: str = ""
     state: bool = False  # whether the client keeps a state
+
+
+@dataclass(frozen=True)
+class Masked:
+    """What came of a step of a secure sum: a message, or why there is none."""
+
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,6 +119,7 @@ class ClientFacts:
     validation_size: int
     input_shape: tuple[int, ...]
     integers: bool
+    card: str = ""  # what others seal by in secure sums, and its signature: hexadecimal; empty where it has no key
 
 
 @dataclass(frozen=True)
@@ -106,6 +129,7 @@ class Answer:
     refused: str = ""  # why the letter was not listened to
     unknown: bool = False  # whether the phase must be described first
     visits: tuple[Visited, ...] = ()
+    maskings: tuple[Masked, ...] = ()
     evaluations: tuple[Evaluated, ...] = ()
     clients: tuple[ClientFacts, ...] = ()
     target: dict[str, Any] | None = None  # what its labels are, beside the clients

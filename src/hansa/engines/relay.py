@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,14 @@ class SuperLink:
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[Carrier]:
         """Open nothing: every trip has a connection of its own, so the relay may be started anew in between."""
-        homes = {one.client: site for site, answer in self._known().items() for one in answer.clients}
-        yield Relay(Path(self.folder) / SOCKET, homes)
+        known = self._known()
+        homes = {one.client: site for site, answer in known.items() for one in answer.clients}
+        cards = {one.client: one.card for answer in known.values() for one in answer.clients if one.card}
+        yield Relay(Path(self.folder) / SOCKET, homes, cards)
 
     def federation(self) -> Federation:
         """Ask all connected sites who is there; of one that is away now, what it said before counts."""
-        relay, known = Relay(Path(self.folder) / SOCKET, {}), self._known()
+        relay, known = Relay(Path(self.folder) / SOCKET), self._known()
         hello = letters.write(Letter(time.time_ns() // 1000, 1), [])
         for site, data in relay.ask(dict.fromkeys(relay.sites(), hello), GREETING):
             try:
@@ -100,7 +102,8 @@ class Relay:
     """The socket of a running relay."""
 
     path: Path
-    homes: Mapping[str, str]
+    homes: Mapping[str, str] = field(default_factory=dict)
+    cards: Mapping[str, str] = field(default_factory=dict)
 
     def sites(self) -> list[str]:
         """Return the names of the sites whose nodes are connected."""

@@ -1,8 +1,7 @@
-"""Secure sums in a simulation: any engine's session, whose uploads meet the server as one sum and nothing else.
+"""Secure sums: a session whose clients' uploads meet the server as one sum and nothing else.
 
-The client's half of every phase is called as it would be where the data is, and what both halves tell each other is
-counted as messages.  Visits are the wrapped session's: every client is a line of its own, so that no engine adds up
-what only the sum may know.
+Where the clients' halves of a sum are, in this process or at sites, is the matter of `Members`.  The shares of the next
+round's sum ride on the message that opens the one at hand: two trips a round, and one more before the first.
 """
 
 from __future__ import annotations
@@ -18,16 +17,20 @@ import torch
 
 from hansa.channels.fixed_point import FixedPoint, Words
 from hansa.channels.secure_sum import SecureSum
+from hansa.channels.terms import Terms
+from hansa.engines.far_session import FarSession
+from hansa.engines.members import Members, MembersHere, SumStep
 from hansa.engines.session import (
-    AtHand,
     ClientFailed,
     CohortReply,
+    Coming,
     EngineSession,
     EvaluationRequest,
     Lane,
     PhaseContext,
     Reply,
     RoundServer,
+    States,
     client_errors,
 )
 from hansa.errors import HansaError, require
@@ -38,10 +41,9 @@ from hansa.training.carried import Summed
 from hansa.tree import Tree
 
 if TYPE_CHECKING:  # of a library that may be missing
-    from hansa.channels.masking import Counter, Member, Terms
+    from hansa.channels.masking import Counter
 
 T = TypeVar("T")
-TRIPS, FIRST = 2, 3  # from the server to the clients and back: of a round, and of a phase's first one
 
 
 def secured(session: EngineSession, context: PhaseContext) -> EngineSession:
@@ -54,16 +56,18 @@ def secured(session: EngineSession, context: PhaseContext) -> EngineSession:
 
 
 @dataclass
-class SecureSession(AtHand):
+class SecureSession:
     """A session whose clients mask what they upload."""
 
     session: EngineSession
     context: PhaseContext
     channel: SecureSum
     name: str = field(default_factory=lambda: secrets.token_hex(8))  # no secret of another session serves this one
-    registered: dict[str, bytes] = field(default_factory=dict)  # the public keys that clients are known by
-    members: dict[str, Member] = field(default_factory=dict)
-    cards: dict[str, Tree] = field(default_factory=dict)  # what members advertised
+    coming: SumInRound | None = None  # the sum of the next round, whose members shared their secrets already
+
+    def __post_init__(self) -> None:
+        far = isinstance(self.session, FarSession)
+        self.members: Members = self.session if far else MembersHere(self.session, self._fixed)  # type: ignore[assignment]
 
     @property
     def device(self) -> torch.device:
@@ -75,115 +79,172 @@ class SecureSession(AtHand):
         """The wrapped session's."""
         return self.session.paths
 
+    @property
+    def rides(self) -> bool:
+        """As in the wrapped session."""
+        return self.session.rides
+
+    def settled(self, states: States) -> None:
+        """Let the wrapped session know."""
+        self.session.settled(states)
+
     def evaluate(self, request: EvaluationRequest) -> Iterator[Tree]:
         """Evaluate as the wrapped session does."""
-        yield from self.session.evaluate(request)
+        return self.session.evaluate(request)
 
     def round(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
         """Carry out a round; yield the sum of all who answered, or end the run where these are too few."""
         if not lanes:
             return
         clients, book = [lane.chain[0] for lane in lanes], HeldReplies(server)
-        layout = self.context.check.layout(task, lanes[0].down, fresh=True)
-        require(layout is not None, "The layout of the uploads is not known before a visit, as a secure sum needs it.")
-        fixed = FixedPoint(layout or {}, self.context.algorithm.uplink, len(clients))
-        exchange = self._begun(task, clients)
-        alone = [lane._replace(line=place) for place, lane in enumerate(lanes)]
-        for place, up in self.session.round(task, alone, book):
-            exchange.mask(clients[place or 0], fixed, up, book)
+        trips, spent, fixed = self.members.trips, self.members.seconds, self._fixed(task, lanes[0], len(lanes))
+        now = self._shared(task, clients)
         try:
-            sums, weight = fixed.decode(exchange.opened())
+            inboxes = now.inboxes(book)
+            there = [lane for lane in lanes if lane.chain[0] in inboxes]
+            for client, masked in self.members.mask(task, there, now.terms, inboxes, book):
+                now.add(client, masked, fixed, book)
+            sums, weight = fixed.decode(self._opened(task, now, next(server.ahead(), None)))
         except HansaError as error:
             why = f" {next(iter(book.failed.values()))}" if book.failed else ""
             raise HansaError(f"Round {task.round + 1}: {error}{why}") from error
-        book.hand_on(exchange)
-        told = exchange.told(TRIPS if task.round else FIRST)
-        server.note({"channel": told, "channel_seconds": exchange.seconds})
-        yield None, Update(sums, weight, len(exchange.counter.answered))
+        book.hand_on(now)
+        took = self.members.seconds
+        theirs = {} if took is None or spent is None else {"clients": took - spent}
+        told = {"asked": len(clients), "answered": len(now.counter.answered), "needed": now.terms.threshold}
+        seconds = {**theirs, "server": now.seconds}
+        server.note({"channel": told, "channel_seconds": seconds, "trips": self.members.trips - trips})
+        yield None, Update(sums, weight, len(now.counter.answered))
 
-    def _begun(self, task: Task, clients: Sequence[str]) -> Exchange:
-        """Let the clients of a round share their secrets."""
-        from hansa.channels.masking import Counter, Terms
+    def _fixed(self, task: Task, lane: Lane, clients: int) -> FixedPoint:
+        layout = self.context.check.layout(task, lane.down, fresh=True)
+        require(layout is not None, "The layout of the uploads is not known before a visit, as a secure sum needs it.")
+        return FixedPoint(layout or {}, self.context.algorithm.uplink, clients)
 
-        needed = max(self.channel.needed(len(clients)), task.opened)
-        says = f"Round {task.round + 1} asks {len(clients)} clients, and {needed} are needed to open a secure sum"
+    def _shared(self, task: Task, clients: Sequence[str]) -> SumInRound:
+        """Return the sum of a round, whose members shared their secrets: before, or where nobody foresaw them, now."""
+        found, self.coming = self.coming, None
+        if found is not None and found.terms.members == tuple(clients) and found.enough:
+            return found
+        found = self._begun(task, clients, task.round)
+        self._tell(task, found.share())
+        return found
+
+    def _begun(self, task: Task, clients: Sequence[str], round: int) -> SumInRound:
+        from hansa.channels.masking import Counter
+
+        needed = self._needed(task, clients)
+        says = f"Round {round + 1} asks {len(clients)} clients, and {needed} are needed to open a secure sum"
         require(len(clients) >= needed, f"{says}: visit more of them a round, or leave out the channel.")
-        terms = Terms(f"{self.name}/{task.place}/{task.round}", tuple(clients), needed)
-        for client in clients:
-            if client not in self.members:
-                self._register(client)
-        exchange = Exchange(terms, {client: self.members[client] for client in clients}, Counter(terms))
-        exchange.share({client: self.cards[client] for client in clients})
-        return exchange
+        name = f"{self.name}/{task.place}/{round}/{self.members.trips}"
+        terms = Terms(name, tuple(clients), needed)
+        return SumInRound(terms, Counter(terms), self.members.cards(clients))
 
-    def _register(self, client: str) -> None:
-        """Give a client a key that the others know it by, and let it advertise the one that they seal with.
+    def _needed(self, task: Task, clients: Sequence[str]) -> int:
+        return max(self.channel.needed(len(clients)), task.opened)
 
-        Where there is a federation, that is done when a client joins it, and so no round is charged for it.
-        """
-        from hansa.channels.masking import Member
+    def _tell(self, task: Task, *asked: Asked) -> None:
+        """Bring the messages of some sums to their members by one trip, and hand the answers to each."""
+        for (step, take), answers in zip(asked, self.members.tell(task, [one[0] for one in asked]), strict=True):
+            take(step, answers)
 
-        member = self.members[client] = Member.new(client, self.registered)
-        self.registered[client], self.cards[client] = member.known_by, member.advertise()
+    def _opened(self, task: Task, now: SumInRound, ahead: Coming | None) -> Words:
+        """Open a sum; whoever the next round will visit shares its secrets by the same message."""
+        steps = [now.unmask()]
+        if ahead is not None and len(ahead.clients) >= self._needed(task, ahead.clients):
+            self.coming = self._begun(task, ahead.clients, ahead.round)
+            steps.append(self.coming.share())
+        self._tell(task, *steps)
+        return now.opened()
+
+
+Asked = tuple[SumStep, Callable[[SumStep, Mapping[str, Tree | ClientFailed]], None]]  # and who takes the answers
 
 
 @dataclass
-class Exchange:
-    """The messages of one sum, how many bytes they take, and who took how long over them."""
+class SumInRound:
+    """One sum as the server counts it: messages, how many bytes they take, and who dropped out."""
 
     terms: Terms
-    members: Mapping[str, Member]
     counter: Counter
-    inboxes: dict[str, Tree] = field(default_factory=dict)
+    cards: Mapping[str, Tree]
+    offers: dict[str, Tree] = field(default_factory=dict)
+    told: dict[str, Tree] = field(default_factory=dict)
+    lost: dict[str, ClientFailed] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
     bytes_down: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=lambda: {"clients": 0.0, "server": 0.0})
+    seconds: float = 0.0
 
-    def share(self, cards: Mapping[str, Tree]) -> None:
-        """Let clients share secrets, sealed by the keys that they advertised."""
-        told = self.counter.cards(cards)
-        offers = {name: self._asked(name, told, partial(one.share, self.terms)) for name, one in self.members.items()}
-        self.inboxes = self._timed("server", partial(self.counter.inboxes, offers))
+    @property
+    def enough(self) -> bool:
+        """Whether enough members shared secrets."""
+        return len(self.offers) >= self.terms.threshold
 
-    def mask(self, client: str, fixed: FixedPoint, up: Update, server: RoundServer) -> None:
-        """Let a client mask its upload, and add it; an upload that fixed point cannot hold is its failure."""
+    def share(self) -> Asked:
+        """Ask all members to share secrets, sealed by the keys that they advertised."""
+        step = SumStep("share", self.terms, self.terms.members, self.counter.cards(self.cards))
+        return step, partial(self._take, self.offers, self.counter.check_offer)
+
+    def inboxes(self, server: RoundServer) -> dict[str, Tree]:
+        """Return what those who shared secrets need of each other; the others dropped out."""
+        for client, error in self.lost.items():
+            server.refuse(client, error)
+        found = self._timed(partial(self.counter.inboxes, self.offers))
+        for client, inbox in found.items():
+            self._count(self.bytes_down, client, inbox)
+        return found
+
+    def add(self, client: str, masked: Tree, fixed: FixedPoint, server: RoundServer) -> None:
+        """Add a client's words; those of another layout are its failure."""
         try:
             with client_errors(client):
-                numbers = self._timed("clients", partial(fixed.encode, up))
+                fixed.check(masked)
         except ClientFailed as error:
             server.refuse(client, error)
             return
-        step = partial(self.members[client].mask, self.terms, numbers=numbers)
-        masked = self._asked(client, self.inboxes[client], step)
-        self._timed("server", partial(self.counter.add, client, masked))
+        self._count(self.bytes_up, client, masked)
+        self._timed(partial(self.counter.add, client, masked))
+
+    def unmask(self) -> Asked:
+        """Ask all who answered for their shares."""
+        answered = [name for name in self.terms.members if name in self.counter.answered]
+        step = SumStep("unmask", self.terms, answered, self.counter.survivors())
+        return step, partial(self._take, self.told, self.counter.check_told)
 
     def opened(self) -> Words:
-        """Let all who answered tell their shares; return the sum of what they uploaded."""
-        answered = self.counter.survivors()
-        told = {
-            name: self._asked(name, answered, partial(one.unmask, self.terms))
-            for name, one in self.members.items()
-            if name in self.counter.answered
-        }
-        return self._timed("server", partial(self.counter.opened, told))
+        """Return the sum of what those who answered uploaded."""
+        return self._timed(partial(self.counter.opened, self.told))
 
-    def _asked(self, client: str, message: Tree, step: Callable[[Tree], Tree]) -> Tree:
-        """Send a client a message, and return its answer."""
-        answer = self._timed("clients", partial(step, message))
-        self.bytes_down[client] = self.bytes_down.get(client, 0) + wire.cost(message)
-        self.bytes_up[client] = self.bytes_up.get(client, 0) + wire.cost(answer)
-        return answer
+    def _take(
+        self,
+        into: dict[str, Tree],
+        check: Callable[[Tree], None],
+        step: SumStep,
+        answers: Mapping[str, Tree | ClientFailed],
+    ) -> None:
+        """Take answers in; whose is missing or of another shape dropped out."""
+        for client in step.clients:
+            self._count(self.bytes_down, client, step.message)
+            answer = answers.get(client, ClientFailed(f"Client '{client}' did not answer."))
+            try:
+                if isinstance(answer, ClientFailed):
+                    raise answer
+                with client_errors(client):
+                    check(answer)
+            except ClientFailed as error:
+                self.lost[client] = error
+                continue
+            self._count(self.bytes_up, client, answer)
+            into[client] = answer
 
-    def _timed(self, whose: str, step: Callable[[], T]) -> T:
-        began = time.thread_time()  # of the processor: in a simulation all clients wait for one another
+    def _count(self, book: dict[str, int], client: str, message: Tree) -> None:
+        book[client] = book.get(client, 0) + wire.cost(message)
+
+    def _timed(self, step: Callable[[], T]) -> T:
+        began = time.thread_time()
         found = step()
-        self.seconds[whose] += time.thread_time() - began
+        self.seconds += time.thread_time() - began
         return found
-
-    def told(self, trips: int) -> dict[str, Any]:
-        """Return what the record of a round tells of the sum."""
-        asked, answered = len(self.members), len(self.counter.answered)
-        return {"asked": asked, "answered": answered, "needed": self.terms.threshold, "trips": trips}
 
 
 @dataclass
@@ -219,9 +280,13 @@ class HeldReplies:
         """Tell the server."""
         self.server.note(told)
 
-    def hand_on(self, exchange: Exchange) -> None:
+    def ahead(self) -> Iterator[Coming]:
+        """Yield what the server says."""
+        return self.server.ahead()
+
+    def hand_on(self, now: SumInRound) -> None:
         """Hand on the replies of those who are in the sum, each with the bytes of its messages."""
         for reply in self.replies:
-            if reply.client in exchange.counter.answered:
-                down = reply.bytes_down + exchange.bytes_down[reply.client]
-                self.server.take(replace(reply, bytes_up=exchange.bytes_up[reply.client], bytes_down=down))
+            if reply.client in now.counter.answered:
+                down = reply.bytes_down + now.bytes_down[reply.client]
+                self.server.take(replace(reply, bytes_up=now.bytes_up[reply.client], bytes_down=down))

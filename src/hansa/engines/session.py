@@ -124,6 +124,15 @@ class PhaseContext:
         return same and not self.looked_at and not self.task.local_labels
 
 
+class Coming(NamedTuple):
+    """A round to come: whom it visits, in its order, and what these visits draw from."""
+
+    round: int
+    clients: Sequence[str]
+    seeds: Sequence[int]
+    waits: bool  # whether what the round before leaves is evaluated first
+
+
 class RoundServer(Protocol):
     """The server's side of a round."""
 
@@ -149,6 +158,10 @@ class RoundServer(Protocol):
 
     def note(self, told: Mapping[str, Any]) -> None:
         """Add something to the record of the round."""
+        ...
+
+    def ahead(self) -> Iterator[Coming]:
+        """Yield the rounds of the phase that are still to come."""
         ...
 
 
@@ -232,11 +245,16 @@ def missed(client: str, deadline: float, seconds: float, how: str = "its visit t
     return ClientFailed(f"Client '{client}' missed the deadline of {deadline:g} s: {how} {seconds:.1f} s.")
 
 
+def in_time(context: PhaseContext, reply: Reply) -> None:
+    """Refuse a reply that came too late."""
+    if context.deadline is not None and reply.seconds > context.deadline:
+        raise missed(reply.client, context.deadline, reply.seconds)
+
+
 def receive(context: PhaseContext, task: Task, down: Tree, reply: Reply) -> Update:
     """Return an upload as the server adds it up; one that came too late or fails the check is refused."""
-    algorithm, numbers, deadline = context.algorithm, reply.numbers, context.deadline
-    if deadline is not None and reply.seconds > deadline:
-        raise missed(reply.client, deadline, reply.seconds)
+    algorithm, numbers = context.algorithm, reply.numbers
+    in_time(context, reply)
     with client_errors(reply.client):
         sums = algorithm.decode(task, reply.upload)
         up = Update(sums, numbers["weight"], int(numbers["count"]), numbers["flops"])

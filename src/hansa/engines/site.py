@@ -5,12 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from hansa.channels.terms import Terms
 from hansa.data.federation import Client, facts_of
 from hansa.data.targets import Classes, Target, target_to_table
 from hansa.engines import letters
 from hansa.engines.errands import Errands, Message, strangers_errands
-from hansa.engines.letters import Answer, ClientFacts, Evaluated, Evaluation, Letter, Visit, Visited, sentence
-from hansa.engines.session import ClientFailed
+from hansa.engines.letters import (
+    Answer,
+    ClientFacts,
+    Evaluated,
+    Evaluation,
+    Letter,
+    Masked,
+    Masking,
+    Visit,
+    Visited,
+    sentence,
+)
+from hansa.engines.session import ClientFailed, Reply, client_errors
+from hansa.engines.site_members import SiteMembers, SumKeys
 from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.io.store import Store
@@ -34,11 +47,12 @@ class Site:
         store: Store,
         target: Target = NO_LABELS,
         *,
+        keys: SumKeys | None = None,
         trust: Trust = NOBODY,
         largest: int = letters.LARGEST,
     ):
         self.clients, self.store, self.target = clients, store, target
-        self.trust, self.largest = trust, largest
+        self.members, self.trust, self.largest = SiteMembers(keys), trust, largest
         self.phase = ""
         self.errands: Errands | None = None  # of that phase
         self.versions: dict[tuple[int, str], str] = {}  # by phase and client: the states that an errand is about
@@ -69,6 +83,8 @@ class Site:
         require(newer, "Another server has begun since with this site, so this one is not listened to any more.")
         again = letter.lease == note["lease"] and letter.number <= note["number"]
         require(not again, f"Letter {letter.number} came before: it is not listened to twice.")
+        if letter.lease > note["lease"]:
+            self.members.forget()
 
     def _answer(self, letter: Letter, trees: Sequence[Tree]) -> tuple[Answer, list[Message]]:
         if letter.described is not None:
@@ -78,14 +94,17 @@ class Site:
         for one in letter.superseded:
             for version in one.versions:
                 self.store.drop(_name(version), one.client)
-        done = [self._visit(self.errands, visit, letter.round, trees) for visit in letter.visits]
+        done = [self._visit(self.errands, visit, letter, trees) for visit in letter.visits]
+        steps = [self._mask(one, letter, trees) for one in letter.maskings]
         rows = [self._evaluate(self.errands, one, trees) for one in letter.evaluations]
-        messages = [message for _, found in (*done, *rows) for message in found]
-        return Answer(visits=tuple(one for one, _ in done), evaluations=tuple(one for one, _ in rows)), messages
+        messages = [message for _, found in (*done, *steps, *rows) for message in found]
+        visits, maskings = tuple(one for one, _ in done), tuple(one for one, _ in steps)
+        return Answer(visits=visits, maskings=maskings, evaluations=tuple(one for one, _ in rows)), messages
 
     def _hello(self) -> Answer:
         """Tell who is here: names, numbers of samples and what one is like; no sample and no label."""
-        clients = tuple(ClientFacts(name, *facts_of(one)) for name, one in self.clients.items())
+        told = {name: (*facts_of(one), self.members.card(name)) for name, one in self.clients.items()}
+        clients = tuple(ClientFacts(name, *facts) for name, facts in told.items())
         return Answer(clients=clients, target=target_to_table(self.target))
 
     def _describe(self, letter: Letter, trees: Sequence[Tree]) -> None:
@@ -111,17 +130,54 @@ class Site:
         self.versions = {(depth, name): one for name, versions in states.items() for depth, one in enumerate(versions)}
 
     def _visit(
-        self, errands: Errands, visit: Visit, round: int, trees: Sequence[Tree]
+        self, errands: Errands, visit: Visit, letter: Letter, trees: Sequence[Tree]
     ) -> tuple[Visited, list[Message]]:
         try:
-            self._counting_on(errands, {visit.client: visit.states})
-            require(visit.seed.isdecimal() and len(visit.seed) < 20, "A visit's seed must be a whole number.")
-            reply = errands.visit(visit.client, int(visit.seed), round, _message(trees, visit.down))
-        except (ClientFailed, HansaError) as error:
+            with client_errors(visit.client):
+                self._counting_on(errands, {visit.client: visit.states})
+                require(visit.seed.isdecimal() and len(visit.seed) < 20, "A visit's seed must be a whole number.")
+                self._require_way(errands, visit)
+                down = _message(trees, visit.down)
+                reply = errands.visit(visit.client, int(visit.seed), visit.round, down)
+                upload = self._upload(errands, visit, letter, trees, reply)
+        except ClientFailed as error:
             return Visited(sentence(error)), []
         if reply.state:
             self.store.put(_name(visit.version), reply.state, visit.client)
-        return Visited(state=bool(reply.state)), [wire.parts(reply.upload, reply.numbers)]
+        return Visited(state=bool(reply.state)), [upload]
+
+    def _upload(self, errands: Errands, visit: Visit, letter: Letter, trees: Sequence[Tree], reply: Reply) -> Message:
+        """Return what leaves the site of a visit: its upload, or in a secure sum words under masks."""
+        if not errands.summed:
+            return wire.parts(reply.upload, reply.numbers)
+        terms = _terms(letter, visit.sum)
+        member, inbox, counted = self.members.of(visit.client, terms), _message(trees, visit.inbox), errands.task.opened
+        says = (
+            f"A client's share of the noise is for sums that {counted} open, and {terms.threshold} could open this one"
+        )
+        require(terms.threshold >= counted, f"{says}: nothing is sent.")
+        words = errands.words(reply, _message(trees, visit.down), len(terms.members))
+        return wire.parts(member.mask(terms, inbox, words))
+
+    def _require_way(self, errands: Errands, visit: Visit) -> None:
+        """Refuse to send what a secure sum hides in another way, and where the site insists, to send anything else."""
+        same = errands.summed == (visit.sum >= 0)
+        require(
+            same, "A phase's uploads all go through a secure sum, or none does: the server asks for something else."
+        )
+        keys, sends = self.members.keys, bool(errands.side.algorithm.uplink)
+        open_ = errands.summed or not sends or keys is None or not keys.only
+        require(open_, "This site sends uploads through secure sums alone: set channel = 'secure-sum' in the plan.")
+
+    def _mask(self, asked: Masking, letter: Letter, trees: Sequence[Tree]) -> tuple[Masked, list[Message]]:
+        try:
+            with client_errors(asked.client):
+                require(asked.client in self.clients, "It is not held here.")
+                told = _message(trees, asked.message)
+                found = self.members.step(asked.client, asked.step, _terms(letter, asked.sum), told)
+        except ClientFailed as error:
+            return Masked(sentence(error)), []
+        return Masked(), [wire.parts(found)]
 
     def _evaluate(self, errands: Errands, asked: Evaluation, trees: Sequence[Tree]) -> tuple[Evaluated, list[Message]]:
         try:
@@ -133,6 +189,12 @@ class Site:
         except (ClientFailed, ValueError) as error:
             return Evaluated(sentence(error)), []
         return Evaluated(parts=len(rows)), [wire.parts(part) for part in rows]
+
+
+def _terms(letter: Letter, place: int) -> Terms:
+    good = 0 <= place < len(letter.sums)
+    require(good, f"A letter about {len(letter.sums)} secure sums has none at place {place}.")
+    return letter.sums[place]
 
 
 def _message(trees: Sequence[Tree], place: int) -> Tree:

@@ -72,7 +72,7 @@ def assemble(
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, None, suite, plan.channel)
     if plan.start is not None:
         experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
-    check_channel(plan.channel, experiment.phases, experiment.task, plan.engine)
+    check_channel(plan.channel, experiment.phases, experiment.task)
     check_privacy(experiment.phases, experiment.task, plan.channel)
     check_groups(experiment)
     require(not (why := _no_features(plan) if federation.encodings else ""), why)
@@ -201,7 +201,7 @@ def check_phases(plan: Plan) -> None:
     phases, unknown = phases_of(plan), Task(plan.model, (1,), 1, SEVERAL)
     check_all(
         lambda: _check_each(plan, phases),
-        lambda: check_channel(plan.channel, phases, unknown, plan.engine),
+        lambda: check_channel(plan.channel, phases, unknown),
         lambda: check_privacy(phases, unknown, plan.channel),
         lambda: check_sites(plan),
     )

@@ -9,9 +9,7 @@ import torch
 from hansa.channels.channel import Channel, Compression
 from hansa.channels.secure_sum import SecureSum
 from hansa.contract import Algorithm
-from hansa.engines.flower import Flower
-from hansa.engines.session import Engine
-from hansa.errors import Problems, require
+from hansa.errors import Problems
 from hansa.models.dense import Linear
 from hansa.payload import Role
 from hansa.running.experiment import Phase
@@ -21,13 +19,11 @@ from hansa.tree import Tree
 INSTEAD = "or leave out the channel"
 
 
-def check_channel(channel: Channel | None, phases: Sequence[Phase], task: Task, engine: Engine) -> None:
-    """Refuse phases that the plan's channel cannot carry, on a task of so many clients, and engines likewise."""
+def check_channel(channel: Channel | None, phases: Sequence[Phase], task: Task) -> None:
+    """Refuse phases that the plan's channel cannot carry, on a task of so many clients."""
     problems: list[str] = []
     if isinstance(channel, SecureSum):
         channel.require_library()
-        says = "The engine 'flower' brings every site's upload to the server as it is, so that no sum of them is secure"
-        require(not isinstance(engine, Flower), f"{says}: rehearse the channel with another engine, {INSTEAD}.")
         problems = [f"Phase '{phase.name}': {why}." for phase in phases if (why := _not_summed(channel, phase, task))]
     if isinstance(channel, Compression):
         problems = _not_compressed(phases, task)

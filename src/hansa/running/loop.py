@@ -199,7 +199,9 @@ def run_round(run: PhaseRun, session: EngineSession) -> Record:
 
 def begin_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, float]) -> Pending:
     """Run one round: broadcast, visit, add up, step; ask for its evaluation, and account for it beyond `charged`."""
-    along = _along_chain(run) if run.phase.forgetting and _due(run) else {}  # measured, and no part of what it took
+    along = (
+        _along_chain(run) if run.phase.forgetting and run.due(run.round) else {}
+    )  # measured, and no part of what it took
     began, paths = time.perf_counter(), Counter(session.paths)
     book, planner = RoundBook(run), run.planner
     legs, under_way = planner.round(run.cohort), set(run.lines)
@@ -215,7 +217,7 @@ def begin_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, flo
         run.lines = {}
         book.check_server([client for leg in legs for client in leg.chain if client not in book.failed])
     seconds = time.perf_counter() - began
-    evaluation = _asked(run, session) if _due(run) else None
+    evaluation = _asked(run, session) if run.due(run.round) else None
     costs = {key: total - charged[key] for key, total in run.ledger.totals().items()}
     record = {
         "phase": run.index,
@@ -278,10 +280,6 @@ def _note_groups(run: PhaseRun, legs: list[Leg]) -> None:
     timed = {key: torch.tensor(seconds, dtype=torch.float64) for key, seconds in times.items() if None not in seconds}
     noted = {**dict(zip(names, table.contiguous(), strict=True)), **timed}
     run.store.put(f"{run.index}/groups/{run.round + 1}", noted)
-
-
-def _due(run: PhaseRun) -> bool:
-    return (run.round + 1) % run.phase.evaluate_every == 0 or run.round + 1 == run.phase.rounds
 
 
 def _visit(run: PhaseRun, session: EngineSession, legs: list[Leg], book: RoundBook) -> Update:

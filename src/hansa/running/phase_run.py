@@ -238,6 +238,10 @@ class PhaseRun:
         """The number of the round's cohort: a step of several exchanges visits one cohort."""
         return self.round // self.algorithm.exchanges
 
+    def due(self, round: int) -> bool:
+        """Tell whether what a round leaves is evaluated."""
+        return (round + 1) % self.phase.evaluate_every == 0 or round + 1 == self.phase.rounds
+
     @property
     def round_task(self) -> Task:
         """The task in the round at hand."""

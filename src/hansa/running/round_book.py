@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hansa.engines.session import ClientDiverged, CohortReply, Reply
+from hansa.engines.session import ClientDiverged, CohortReply, Coming, Reply
 from hansa.errors import Diverged, HansaError
 from hansa.io.store import fingerprint
+from hansa.orchestrate.planner import without
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import seed_for, seeds_for
 from hansa.tree import is_finite
@@ -24,8 +25,9 @@ class RoundBook:
         self.diverged = 0  # of these, those whose uploads were not finite
         self.noted: dict[str, Any] = {}  # for the record of the round
 
-    def _where(self) -> tuple[int, str, int, int]:
-        return self.run.experiment.seed, "visit", self.run.place, self.run.round
+    def _where(self, round: int | None = None) -> tuple[int, str, int, int]:
+        number = self.run.round if round is None else round
+        return self.run.experiment.seed, "visit", self.run.place, number
 
     def seed(self, client: str, visit: int) -> int:
         """Return what a client's visit of this round draws from; a second visit draws anew."""
@@ -58,6 +60,16 @@ class RoundBook:
     def note(self, told: Mapping[str, Any]) -> None:
         """Add something to the record of the round."""
         self.noted |= told
+
+    def ahead(self) -> Iterator[Coming]:
+        """Yield the rounds of the phase that are still to come."""
+        run = self.run
+        for number in range(run.round + 1, run.phase.rounds):
+            cohort = number // run.algorithm.exchanges
+            missing = run.planner.missing(cohort)
+            clients = [client for leg in run.planner.round(cohort) for client in without(leg.chain, missing)]
+            seeds = seeds_for(*self._where(number), names=clients)
+            yield Coming(number, clients, seeds, run.due(number - 1))
 
     def check(self, visited: int) -> None:
         """End the run where too few clients are left; what was committed stays, so it can be resumed."""

@@ -1,0 +1,1 @@
+"""Flower's own FedAvg, as its documentation shows it, on the data of the sites of `benchmarks/deployment.py`."""

@@ -1,0 +1,29 @@
+"""The terms of a secure sum, which its messages are bound to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from hansa.errors import require
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of one sum: what it is called, who is asked, and how many must answer before anything is opened."""
+
+    name: str  # of the run, phase and round: nothing of one sum serves another
+    members: tuple[str, ...]
+    threshold: int
+
+    def __post_init__(self) -> None:
+        asked, needed = len(self.members), self.threshold
+        fair = asked / 2 < needed <= asked and needed >= 2 and len(set(self.members)) == asked
+        says = "A secure sum needs the answers of more than half of the clients that it asks, each of them once"
+        require(fair, f"{says}. Got {needed} of {asked}.")
+
+    def bound(self, *words: str) -> bytes:
+        """Return bytes that stand for these terms and some words, and for nothing else."""
+        text = json.dumps([self.name, self.members, self.threshold, words])
+        return hashlib.sha256(text.encode()).digest()
