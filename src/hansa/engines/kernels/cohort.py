@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hansa.engines.kernels.lazy_sum import dense_tree
 from hansa.task import ClientData
 from hansa.training.local import Trained, Turn, train
 from hansa.tree import Tree
@@ -32,8 +33,11 @@ class Job(NamedTuple):
         return self.data.y.shape[0]
 
     def alone(self) -> Trained:
-        """Train this client by itself."""
-        return train(self.turn, self.data, self.seed)
+        """Train this client by itself, from tensors: what a turn before it left behind may be lazy."""
+        turn, correction = self.turn, self.turn.correction
+        correction = replace(correction, anchor=dense_tree(correction.anchor), shift=dense_tree(correction.shift))
+        trees = {name: dense_tree(getattr(turn, name)) for name in ("start", "given", "memory")}
+        return train(replace(turn, correction=correction, **trees), self.data, self.seed)
 
 
 @dataclass(frozen=True, eq=False)
