@@ -11,21 +11,23 @@ from typing import Any
 import flic_runs
 from common import table
 
+from hansa.algorithms.latent_space import NEIGHBOURS, PLANE
 from hansa.io.files import write_whole
 from hansa.io.store import MemoryStore
-from hansa.metrics.exhibits import unpacked
+from hansa.metrics.exhibits import WORDS, unpacked
 from hansa.plan.assemble import assemble
 from hansa.running.loop import run_phases
 
 PROBLEM, SEED = "digits-40-5", 0
 SHOWN = ("FLIC-HL", "FLIC-HL, λ₁ chosen", "FLIC-HL, anchors at means")
+PLANES = {PLANE: "principal components", NEIGHBOURS: "t-SNE"}
 Exhibits = dict[str, list[dict[str, list[Any]]]]  # by title: the columns of every round
 
 
 def path(method: str, setting: flic_runs.Setting) -> Path:
     """Return where the record of a method's exhibits lies."""
     trial = flic_runs.Trial(PROBLEM, method, setting, SEED, tuning=False)
-    return flic_runs.RECORDS / f"exhibits-{trial.file}"
+    return flic_runs.RECORDS / f"latent-{trial.file}"
 
 
 def found(method: str) -> Exhibits:
@@ -43,7 +45,9 @@ def make() -> None:
         if setting is None or path(method, setting).exists():
             continue
         plan = flic_runs.plan(problem, flic_runs.METHODS[method], setting, SEED)
-        phase, store = replace(plan.phases[0], evaluate_every=1), MemoryStore()
+        algorithm: Any = plan.phases[0].algorithm
+        algorithm = replace(algorithm, anchors=replace(algorithm.anchors, neighbours=True))
+        phase, store = replace(plan.phases[0], algorithm=algorithm, evaluate_every=1), MemoryStore()
         data = problem.data(SEED, "own", False)
         run_phases(assemble(replace(plan, phases=(phase,)), data).experiment, store, flic_runs.LastMetrics())
         kept: Exhibits = {}
@@ -60,21 +64,21 @@ def distances() -> str:
     return table(["mean W2 after round:", *map(str, range(1, len(rows[0])))], rows) if rows else ""
 
 
-def draw(file: Path, method: str = SHOWN[0]) -> str:
+def draw(file: Path, plane: str, method: str = SHOWN[0]) -> str:
     """Draw anchors and the means of clients' classes after the first round and the last; return the line to show it."""
-    planes = found(method).get("classes in the latent space", [])
+    planes = found(method).get(plane, [])
     if not planes:
         return ""
     parts = [_panel(planes[0], "after round 1", 0), _panel(planes[-1], f"after round {len(planes)}", 330)]
     style = "font: 12px system-ui, sans-serif; fill: #555; background: #fff"
     whole = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 340" style="{style}" role="img" '
     file.write_text(f'{whole}aria-label="{method}">{"".join(parts)}</svg>\n', encoding="utf-8")
-    return f"![Anchors and classes of {method} in the plane of their principal components]({file.name})"
+    return f"![Anchors and classes of {method} in the plane of {PLANES[plane]}]({file.name})"
 
 
 def _panel(plane: Mapping[str, Sequence[Any]], title: str, left: int) -> str:
     """Draw one plane: a ring for every anchor, a dot for every mean, a colour for every class."""
-    across, up = plane["PC 1"], plane["PC 2"]
+    across, up = (column for name, column in plane.items() if name not in WORDS)
     low, size = (min(across), min(up)), max(max(across) - min(across), max(up) - min(up)) or 1.0
     classes = sorted(set(plane["group"]))
     parts = [f'<text x="{left + 20}" y="20" font-weight="600">{title}</text>']

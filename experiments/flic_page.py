@@ -28,6 +28,7 @@ from flic_runs import (
 from scipy import stats
 
 import hansa
+from hansa.algorithms.latent_space import NEIGHBOURS, PLANE
 
 Found = dict[str, list[dict[str, float]]]  # by method: the metrics of every seed
 NOTES = RESULTS / "flic-notes.md"
@@ -334,7 +335,13 @@ def write() -> None:
         notes=NOTES.read_text(encoding="utf-8") if NOTES.exists() else "",
         summary=table(["problem", *pairs], answer_rows(found)),
         exhibits="\n\n".join(
-            text for text in (flic_exhibits.distances(), flic_exhibits.draw(RESULTS / "flic-latent.svg")) if text
+            text
+            for text in (
+                flic_exhibits.distances(),
+                flic_exhibits.draw(RESULTS / "flic-latent.svg", PLANE),
+                flic_exhibits.draw(RESULTS / "flic-tsne.svg", NEIGHBOURS),
+            )
+            if text
         ),
         variants=table(["problem", "variant", "minus FLIC-HL", "minus Local"], variant_rows(found)),
         **parts(found, settings),
@@ -438,8 +445,9 @@ the classes after a round without alignment, in place of random ones.
 ## What alignment does to the latent space
 
 MNIST and USPS, 40 clients of 5 classes, one seed, before the last training. W2 is that of a client's samples of a class
-from the anchor of the class, the mean over all; the plane is that of the first two principal components, with a ring
-for every anchor of FLIC-HL and a dot for every client's mean of a class. A run's report has both.
+from the anchor of the class, the mean over all; the first plane is that of the first two principal components, the
+second that of t-SNE, with a ring for every anchor of FLIC-HL and a dot for every client's mean of a class. A run's
+report has the first, and with `anchors.neighbours = true` the second.
 
 {exhibits}
 """

@@ -419,6 +419,9 @@ def test_exhibits_show_how_far_classes_are_from_their_anchors() -> None:
     assert scatter.texts["group"] == [f"class {number}" for number in (0, 1, 2, 0, 1, 0, 1, 2)]
     assert scatter.numbers["PC 1"][0] == scatter.numbers["PC 1"][2] != scatter.numbers["PC 1"][1]  # classes 0 and 2
     assert FlicClass(LOCAL).exhibits(REAL, FlicClass(LOCAL).server_init(REAL), {}) == ()
+    both = FlicClass(LOCAL, Alignment(spread=2.0, meta_classes=(0, 1, 0), neighbours=True))
+    *same, near = both.exhibits(TASK, server, observed)
+    assert tuple(same) == (curve, scatter) and near.texts == scatter.texts and len(near.numbers["t-SNE 1"]) == 8
 
 
 def test_a_phase_after_flic_starts_from_clients_networks_and_not_from_the_anchors() -> None:

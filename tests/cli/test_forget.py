@@ -324,7 +324,7 @@ def test_gradient_training_cannot_forget(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN.replace('"fed3r", wire = "float64", products = "float64"', '"fedavg"'))
     api.run(tmp_path / "plan.toml", out=tmp_path / "run")
     told = hansa("forget", "run", "--client", "client-003", cwd=tmp_path, code=2).stderr
-    assert "cannot be taken out exactly" in told
+    assert "What phase 'fedavg' learnt from a client cannot be taken out exactly" in told
 
 
 def test_what_was_forgotten_is_no_longer_in_the_file(run: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engine_cases import SIZES, assert_same, federation, local_tests, paths_of, ran
+from engine_cases import SIZES, assert_same, federation, local_tests, paths_of, ran, task_of
 from own_objectives import Focal
 
 from hansa.algorithms.ditto import Ditto
@@ -22,6 +22,7 @@ from hansa.algorithms.pfedme import PFedMe
 from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
 from hansa.engines import evaluation
+from hansa.engines.kernels import stacked
 from hansa.engines.serial import Serial
 from hansa.engines.vectorised import Vectorised
 from hansa.models.dense import MLP, Linear
@@ -68,6 +69,18 @@ def test_every_turn_is_stacked_and_equals_serial(algorithm: Algorithm, turns: in
         assert found["stacked"] >= ROUNDS * CLIENTS
     else:
         assert found == {"stacked": ROUNDS * CLIENTS * turns}
+
+
+def test_a_turn_too_large_to_be_stacked_follows_one_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stacked heads left behind are sums yet to be made, and the features train alone from them."""
+    algorithm, model, journal = FedRep(replace(LOCAL, optimiser="adam"), head_epochs=2), MLP((10,)), ListJournal()
+    data = local_tests()
+    alone = ran(algorithm, Serial(), model=model, data=data)
+    task = task_of(data, model)
+    head, whole = (replace(LOCAL, train=part).flops(task) for part in ("head", "all"))
+    monkeypatch.setattr(stacked, "SMALL", LOCAL.batch_size * (head + whole) / 2)
+    assert_same(alone, ran(algorithm, Vectorised(), model=model, data=data, journal=journal), ROUNDING)
+    assert set(paths_of(journal)) == {"stacked", "serial"}
 
 
 @pytest.mark.parametrize("algorithm", [Scaffold(ONCE, option="I"), Scaffold(ONCE, option="II")], ids=["I", "II"])

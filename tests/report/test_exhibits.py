@@ -26,7 +26,7 @@ from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.errors import HansaError
 from hansa.features.module import FrozenModule
-from hansa.metrics.exhibits import Exhibit, packed, principal_plane, unpacked
+from hansa.metrics.exhibits import Exhibit, neighbour_plane, packed, principal_plane, unpacked
 from hansa.models.dense import MLP
 from hansa.plan.schema import DataPlan, PhasePlan, Plan
 from hansa.results.exhibits import phase_exhibits
@@ -214,6 +214,17 @@ def test_the_principal_plane_is_that_of_the_covariance() -> None:
     assert torch.equal(principal_plane(points), plane) and torch.allclose(principal_plane(points + 3), plane, atol=1e-5)
     assert principal_plane(torch.ones(1, 3)).tolist() == [[0.0, 0.0]]
     assert principal_plane(torch.tensor([[1.0], [3.0]])).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+
+
+def test_neighbours_are_neighbours_on_the_plane_of_t_sne() -> None:
+    """Whatever their distances: here the cluster of a point is told by its two nearest neighbours."""
+    cluster = torch.arange(24) % 4
+    points = 10 * torch.eye(4)[cluster] + torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
+    plane = neighbour_plane(points)
+    near = torch.cdist(plane, plane).argsort(1)[:, 1:3]
+    assert plane.dtype == torch.float64 and torch.equal(cluster[near], cluster[:, None].expand(24, 2))
+    assert torch.equal(neighbour_plane(points), plane)
+    assert torch.equal(neighbour_plane(points[:3]), principal_plane(points[:3]))  # too few to have neighbours
 
 
 def test_clients_must_tell_leaves_of_one_shape(tmp_path: Path) -> None:

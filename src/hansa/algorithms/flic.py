@@ -47,6 +47,8 @@ class Alignment:
     With `start = "means"` nothing is aligned in the first round: the clients of that round train as the wrapped
     algorithm does, and each anchor goes to the mean over those who hold its class of the mean of their features there,
     which is where the distance is smallest.  Not in the paper.
+
+    Exhibits show where classes and anchors lie by principal components, with `neighbours` by t-SNE too.
     """
 
     strength: float = 1e-3
@@ -62,6 +64,7 @@ class Alignment:
     meta_classes: tuple[int, ...] = ()
     shrinkage: float = 0.0
     start: Literal["random", "means"] = "random"
+    neighbours: bool = False
 
     def __post_init__(self) -> None:
         for name in ("strength", "calibration", "spread", "pretrain_epochs", "extra_epochs"):
@@ -300,7 +303,8 @@ class Flic(Wrapper):
         shown = self.inner.exhibits(task, _but_anchors(server), observed)
         if task.real or not observed:
             return shown
-        return (*shown, *latent_space(self.anchors.centres(pick("anchors", server)), observed))
+        centres = self.anchors.centres(pick("anchors", server))
+        return (*shown, *latent_space(centres, observed, neighbours=self.anchors.neighbours))
 
     def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
         """Deploy as the wrapped algorithm does."""

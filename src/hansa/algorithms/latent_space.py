@@ -7,14 +7,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hansa.metrics.exhibits import Exhibit, principal_plane
+from hansa.metrics.exhibits import Exhibit, neighbour_plane, principal_plane
 from hansa.tree import Tree
 
 POINTS = 400  # that a drawing can tell apart
+PLANE, NEIGHBOURS = "classes in the latent space", "neighbours in the latent space"  # titles of the scatters
 
 
-def latent_space(centres: Tensor, observed: Mapping[str, Tree]) -> tuple[Exhibit, Exhibit]:
-    """Return the distances of all clients' class means from the anchors (C × k) as a curve, and both as a scatter."""
+def latent_space(centres: Tensor, observed: Mapping[str, Tree], *, neighbours: bool) -> tuple[Exhibit, ...]:
+    """Return the distances of all clients' class means from the anchors (C × k) as a curve, and both as a scatter.
+
+    With `neighbours` there is a second scatter, t-SNE's.
+    """
     names, means = list(observed), torch.stack([own["latent.mean"] for own in observed.values()])
     held = torch.stack([own["latent.held"] for own in observed.values()])
     far = torch.linalg.vector_norm(means - centres, dim=2)[held]
@@ -25,17 +29,21 @@ def latent_space(centres: Tensor, observed: Mapping[str, Tree]) -> tuple[Exhibit
         curve["mean W2"] = [float((far.square() + shapes.clamp(min=0)).sqrt().mean())]
         note = "Of the means of clients' classes, and as W2, which counts their covariances too."
     where = held.nonzero()[:POINTS]
-    plane = principal_plane(torch.cat([centres, means[where[:, 0], where[:, 1]]]))
+    points = torch.cat([centres, means[where[:, 0], where[:, 1]]])
     groups = [*range(len(centres)), *where[:, 1].tolist()]
-    points = {
-        "PC 1": plane[:, 0].tolist(),
-        "PC 2": plane[:, 1].tolist(),
+    told = {
         "group": [f"class {number}" for number in groups],
         "name": ["anchor"] * len(centres) + [names[row] for row in where[:, 0].tolist()],
     }
-    says = "Principal components of the anchors and of the mean of every class that a client trains on"
     left = f"; the first {POINTS} of {int(held.sum())} means" if len(where) < int(held.sum()) else ""
-    return (
+    says = f"of the anchors and of the mean of every class that a client trains on{left}."
+
+    def scatter(title: str, plane: Tensor, axis: str, what: str) -> Exhibit:
+        places = {f"{axis} {place + 1}": plane[:, place].tolist() for place in range(2)}
+        return Exhibit(title, "scatter", {**places, **told}, f"{what} {says}")
+
+    found = (
         Exhibit("distance of classes from their anchors", "curve", curve, note),
-        Exhibit("classes in the latent space", "scatter", points, f"{says}{left}."),
+        scatter(PLANE, principal_plane(points), "PC", "Principal components"),
     )
+    return (*found, scatter(NEIGHBOURS, neighbour_plane(points), "t-SNE", "t-SNE")) if neighbours else found

@@ -36,6 +36,7 @@ WORDS: Mapping[str, str] = {
     "device": "where tensors are: cpu, cuda, …",
     "distance": "the measure of how far features lie apart",
     "domain": "the column that names domains",
+    "doubt": "standard errors by which a model must be better than the start before it is deployed",
     "embedding": "numbers that stand for a character",
     "epochs": "passes over a client's samples in a visit",
     "epsilon": "the ε of differential privacy: less is more private",

@@ -110,8 +110,9 @@ def _check(run: Run, last: PhaseRun, client: str) -> None:
     left = any(one["client"] == client for one in audit_of(last.store))
     require(not left, f"Client '{client}' has been forgotten already.")
     check_client(run, client)
-    if all(type(one).forget in (Algorithm.forget, Wrapper.forget) for one in layers(algorithm)):
-        algorithm.forget(last.task, last.server, Update({}))  # says why not
+    exact = any(type(one).forget not in (Algorithm.forget, Wrapper.forget) for one in layers(algorithm))
+    what = f"What phase '{last.phase.name}' learnt from a client cannot be taken out exactly"
+    require(exact, f"{what}; run again without '{client}'.")
     visited = visits_of(run, last.store, last.index, client)
     says = f"Phase '{last.phase.name}' of the run in '{run.path}'"
     require(visited > 0, f"{says} never visited client '{client}', so there is nothing to forget.")

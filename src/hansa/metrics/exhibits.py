@@ -111,3 +111,18 @@ def principal_plane(points: Tensor) -> Tensor:
     largest = directions.abs().argmax(1, keepdim=True)
     plane = centred @ (directions * directions.gather(1, largest).sign()).T
     return torch.nn.functional.pad(plane, (0, 2 - plane.shape[1]))
+
+
+def neighbour_plane(points: Tensor) -> Tensor:
+    """Return where t-SNE puts points (n × d), for a scatter; n × 2, in float64.
+
+    Neighbours stay neighbours; distances and directions on the plane mean nothing.  It begins at the principal
+    components with a fixed seed, so the same points always give the same picture.
+    """
+    if len(points) < 4:
+        return principal_plane(points)
+    from sklearn.manifold import TSNE  # which takes a second to import
+
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    made = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1)
+    return torch.from_numpy(made.fit_transform(points.double().numpy())).double()

@@ -33,8 +33,12 @@ class Job(NamedTuple):
         return self.data.y.shape[0]
 
     def alone(self) -> Trained:
-        """Train this client by itself, from the leaves themselves where an earlier turn only noted them."""
-        return train(replace(self.turn, start=dense_tree(self.turn.start)), self.data, self.seed)
+        """Train this client by itself, from tensors: what a turn before it left behind may be lazy."""
+        turn, correction = self.turn, self.turn.correction
+        correction = replace(correction, anchor=dense_tree(correction.anchor), shift=dense_tree(correction.shift))
+        start, given, memory = map(dense_tree, (turn.start, turn.given, turn.memory))
+        turn = replace(turn, start=start, correction=correction, given=given, memory=memory)
+        return train(turn, self.data, self.seed)
 
 
 @dataclass(frozen=True, eq=False)
