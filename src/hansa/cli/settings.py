@@ -76,6 +76,7 @@ WORDS: Mapping[str, str] = {
     "probability": "how often the common coin asks for communication",
     "products": "the numbers that features are multiplied in",
     "project": "the project that runs belong to",
+    "recompute": "whether maps are computed again for the gradient instead of kept, for memory",
     "ridge": "the regularisation λ",
     "scale": "whether columns are standardised",
     "seed": "what the random map is drawn from",
