@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -49,3 +50,16 @@ def test_metadata_agree() -> None:
     assert project["version"] == hansa.__version__
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {hansa.__version__}\n" in cited and "\nlicense: Apache-2.0\n" in cited
+    assert cited.count('notes: "') == 5  # the papers, each with the names it has here
+
+
+def test_contributors_are_told_commands_that_exist() -> None:
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", told, re.DOTALL))
+    named = {word for line in re.findall(r"\bmake ([a-z -]+)", blocks) for word in line.split()}
+    assert named and named <= targets
+    for path in re.findall(r"\]\(([^)]+)\)", told) + re.findall(r"pytest (tests/\S+)", told):
+        assert (ROOT / path).exists(), path
