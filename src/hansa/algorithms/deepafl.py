@@ -125,8 +125,8 @@ def sandwiched(system: System, head: Tensor, shrinkage: Ridge) -> Tensor:
     if not gamma:
         return torch.zeros_like(system.gram)  # a head of zeros passes nothing on
     turned = vectors.T @ system.moment @ right.T * singular / (values.clamp(min=0)[:, None] * squares + gamma)
-    found: Tensor = vectors @ turned @ left.T
-    return found
+    delta: Tensor = vectors @ turned @ left.T
+    return delta
 
 
 def place(task: Task) -> int:
