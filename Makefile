@@ -91,7 +91,7 @@ results-robust: $(VENV)/all  ## docs/results/robust.md: robust rules while a fif
 results-privacy: $(VENV)/all  ## docs/results/privacy.md: accuracy against ε on the digits; some minutes
 	$(BIN)/python experiments/privacy.py
 
-results-fedpcl: $(VENV)/all  ## docs/results/fedpcl.md from real data; three hours of a core, HANSA_WORKERS runs so many rows at a time
+results-fedpcl: $(VENV)/all  ## docs/results/fedpcl.md from real data; five hours of a core, HANSA_WORKERS runs so many rows at a time
 	$(BIN)/python experiments/fedpcl.py
 
 results-fedseq: $(VENV)/all  ## docs/results/fedseq.md from real data; hours on a CPU, minutes on a GPU
@@ -109,7 +109,7 @@ results-channels: $(VENV)/all  ## docs/results/channels.md: accuracy and bytes o
 results-deployment: $(VENV)/all  ## docs/results/deployment.md: seconds, trips and bytes beside Flower's own FedAvg; some minutes
 	$(BIN)/python benchmarks/deployment.py --page docs/results/deployment.md
 
-results-flic: $(VENV)/all  ## docs/results/flic.md: clients whose inputs differ, with and without alignment; some hours on a CPU
+results-flic: $(VENV)/all  ## docs/results/flic.md: clients whose inputs differ, with and without alignment; hours, most of them for digits by a CNN (HANSA_DEVICE=cuda)
 	$(BIN)/python experiments/flic.py
 
 clean:

@@ -8,7 +8,8 @@
     python experiments/flic.py page                # the page from whatever runs are there
 
 HANSA_WORKERS runs so many at a time, HANSA_SECONDS ends it after the runs that are under way, HANSA_ROUNDS (5) are the
-rounds of every method.  HANSA_DATA is where the data lies.
+rounds of every method but at the paper's own budget (problems `paper-…`).  HANSA_DATA is where the data lies, and
+HANSA_DEVICE=cuda takes a GPU, which `paper-digits-…` want: a run of FLIC there needs ten minutes of a core.
 """
 
 from __future__ import annotations
