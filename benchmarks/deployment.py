@@ -1,6 +1,6 @@
 """A deployment beside Flower's own FedAvg: seconds, trips and bytes of a round, on the same server, nodes and model.
 
-python benchmarks/deployment.py [--rounds 6] [--repeats 3] [--page docs/results/deployment.md]
+python benchmarks/deployment.py [--rounds 4] [--repeats 2] [--page docs/results/deployment.md]
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ def table(found: dict[str, list[dict[str, float]]]) -> str:
 
 def main() -> None:
     settings = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    settings.add_argument("--rounds", type=int, default=6)
-    settings.add_argument("--repeats", type=int, default=3)
+    settings.add_argument("--rounds", type=int, default=4)
+    settings.add_argument("--repeats", type=int, default=2)
     settings.add_argument("--page", type=Path)
     chosen = settings.parse_args()
     found: dict[str, list[dict[str, float]]] = {title: [] for title in WAYS}
