@@ -36,8 +36,9 @@ class Job(NamedTuple):
         """Train this client by itself, from tensors: what a turn before it left behind may be lazy."""
         turn, correction = self.turn, self.turn.correction
         correction = replace(correction, anchor=dense_tree(correction.anchor), shift=dense_tree(correction.shift))
-        trees = {name: dense_tree(getattr(turn, name)) for name in ("start", "given", "memory")}
-        return train(replace(turn, correction=correction, **trees), self.data, self.seed)
+        start, given, memory = (dense_tree(tree) for tree in (turn.start, turn.given, turn.memory))
+        made = replace(turn, start=start, correction=correction, given=given, memory=memory)
+        return train(made, self.data, self.seed)
 
 
 @dataclass(frozen=True, eq=False)
