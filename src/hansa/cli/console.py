@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hansa.cli.text import printable
+from hansa.results.by_client import ByClient, by_client, few
 from hansa.results.privacy import privacy_text
 from hansa.results.reader import Row, Run, is_number, labels, phases
 from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text, spread_text
@@ -43,8 +44,28 @@ def bare_table() -> Table:
 
 
 def show_summary(run: Run) -> None:
-    """Show a run's phases in a table."""
+    """Show a run's phases in a table; of few clients another one, with each by its name."""
     show_comparison([run])
+    found = by_client(run)
+    clients = few(found)
+    for metric in dict.fromkeys(one.metric for one in found) if clients else ():
+        show_clients(clients, [one for one in found if one.metric == metric])
+
+
+def show_clients(clients: Sequence[str], found: Sequence[ByClient]) -> None:
+    """Show how every client fares after every phase, on test samples of its own, and who fares worst in the end."""
+    table, last = bare_table(), found[-1]
+    table.add_column("client")
+    for title in ("test samples", *(one.phase for one in found)):
+        table.add_column(plain(title), justify="right", no_wrap=True)
+    for client in clients:
+        told = [one.told(client) for one in found]
+        texts = ["–" if one is None else spread_text(last.metric, one) for one in told]
+        table.add_row(*map(plain, (client, str(last.samples.get(client, "–")), *texts)))
+    print()
+    show(table)
+    value = metric_text(last.metric, last.each[last.worst])
+    show(plain(f"Worst off: {last.worst}, with {last.metric.facts.title} {value}."), wrap=False)
 
 
 def show_comparison(runs: Sequence[Run]) -> None:

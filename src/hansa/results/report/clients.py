@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from hansa.results.columns import HEADLINE_NAMES, Column, column
-from hansa.results.reader import Run, is_number, phases
+from hansa.results.by_client import by_client
+from hansa.results.columns import Column
+from hansa.results.reader import Run
 from hansa.results.report.bars import Bin, bins_of, histogram
 from hansa.results.report.format import metric_text
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, line
 from hansa.results.report.markup import Markup, element, join, number
 from hansa.results.report.scale import Scale, linear_ticks, step_for
-
-if TYPE_CHECKING:
-    import pyarrow
 
 MOST_HISTOGRAMS = 11
 FEW_CLIENTS = 100
@@ -77,31 +74,11 @@ class Axis:
 
 def groups(runs: Sequence[Run], labels: Sequence[str]) -> list[Group]:
     """Return a group per run and phase that local test sets evaluated."""
-    found = []
-    for colour, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        table = run.clients()
-        if table is not None and table.num_rows:
-            found += _groups_of(run, table, label, colour)
-    return found
-
-
-def _groups_of(run: Run, table: pyarrow.Table, label: str, colour: int) -> list[Group]:
-    import pyarrow.compute as compute
-
-    places = sorted({record["phase"] for record in run.rounds})
-    deployed = {place: row.evaluated for place, row in zip(places, phases(run), strict=False)}
-    numbers, found = sorted(table["phase"].unique().to_pylist()), []
-    for phase in numbers:
-        here = table.filter(compute.equal(table["phase"], phase))
-        rounds = here["round"].unique().to_pylist()
-        told = deployed.get(phase)
-        shown = told if told is not None and told in rounds else max(rounds)
-        here = here.filter(compute.equal(here["round"], shown))
-        for name in sorted(HEADLINE_NAMES & set(here.column_names)):
-            values = sorted(value for value in here[name].to_pylist() if is_number(value))
-            metric, title = column(f"client_{name}_mean"), str(here["phase_name"][0])
-            found += [Group(label, colour, title, shown, metric, values, phase == numbers[-1])] if values else []
-    return found
+    return [
+        Group(label, colour, one.phase, one.round, one.metric, sorted(one.each.values()), one.final)
+        for colour, (run, label) in enumerate(zip(runs, labels, strict=True))
+        for one in by_client(run)
+    ]
 
 
 def section(found: Sequence[Group], several: bool) -> Markup:

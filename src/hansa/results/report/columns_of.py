@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from hansa.results.by_client import FEW
 from hansa.results.reader import Record
 from hansa.results.report.format import missing_text
 from hansa.results.report.markup import Markup, element
 from hansa.results.report.tables import table
-
-FEW = 24  # clients that a table has room for
 
 
 def columns_table(data: Record) -> Markup | None:

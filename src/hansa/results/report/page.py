@@ -13,6 +13,7 @@ from hansa.results.privacy import privacy_text
 from hansa.results.reader import Headline, Record, Row, Run, facts_in, labels, phases, total
 from hansa.results.report import (
     attacks,
+    by_name,
     classes,
     clients,
     counts,
@@ -41,6 +42,7 @@ def page(runs: Sequence[Run]) -> str:
         _header(runs, names, title),
         _curves(runs, names),
         _comparison(runs, names),
+        _named_clients(runs, names),
         _changes(runs, names),
         _classes(runs, names),
         _counts(runs, names),
@@ -260,10 +262,21 @@ def _comparison(runs: Sequence[Run], names: Sequence[str]) -> Markup:
     return _section(title, lead, tables.comparison_table(runs, names))
 
 
+def _named_clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    drawn = by_name.section(runs, names)
+    lead = "Each client's model on the client's own test samples."
+    return None if drawn is None else _section("Client by client", lead, drawn)
+
+
 def _changes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
+    """Return every metric before and after; where runs are compared it is folded, since it is long."""
     drawn = changes.section([phases(run) for run in runs], names, facts_in(runs))
     lead = "Evaluated before a phase's first round and after its last; changes of shares are percentage points."
-    return _panels("Before and after each phase", lead, drawn)
+    title = "Before and after each phase"
+    if drawn is None or len(runs) == 1:
+        return _panels(title, lead, drawn)
+    content = (element("p", lead, class_="lead"), element("div", drawn, class_="panels"))
+    return element("section", element("details", element("summary", element("h2", title)), *content, class_="fold"))
 
 
 def _panels(title: str, lead: str | None, drawn: Markup | None) -> Markup | None:

@@ -12,10 +12,10 @@ from hansa.results.report.frame import figure
 from hansa.results.report.markup import Child, Markup, element, join
 
 
-def table(heads: Sequence[str], rows: Sequence[Markup], label: str) -> Markup:
+def table(heads: Sequence[str], rows: Sequence[Markup], label: str, kind: str | None = None) -> Markup:
     """Return a table that scrolls inside its own frame where the screen is narrow."""
     head = element("thead", element("tr", *(element("th", name, scope="col") for name in heads)))
-    whole = element("table", head, element("tbody", *rows))
+    whole = element("table", head, element("tbody", *rows), class_=kind)
     return element("div", whole, class_="card scroll", tabindex="0", role="group", aria_label=label)
 
 
