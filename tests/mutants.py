@@ -375,7 +375,7 @@ MUTANTS = (
     Mutant(
         "layers draw from whatever was drawn before",
         "training/local.py",
-        "torch.default_generator.manual_seed(seed)",
+        "generator.manual_seed(seed)",
         "pass",
         "tests/algorithms tests/laws",
     ),
