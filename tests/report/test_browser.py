@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import browser as chromium
 import pytest
 from run_folders import CHAINED, FED3R, FEDAVG, FINETUNE, OWN, REAL, write_chains, write_exhibits, write_run
@@ -188,3 +190,21 @@ def test_the_checks_above_can_fail(browser, tmp_path):
     assert browser.evaluate(SMALL) == ["two"]
     assert len(browser.complaints()) >= 2
     assert any(address.startswith("http:") for address in browser.requests())
+
+
+def test_a_ranking_is_sorted_by_what_is_pressed(browser, tmp_path) -> None:
+    ends = (0.6, 0.9, 0.7, 0.5, 0.8, 0.65, 0.75)
+    folders = [
+        write_run(tmp_path / str(k), f"run {k}", [replace(FEDAVG, end=end, rounds=2 + k)]) for k, end in enumerate(ends)
+    ]
+    build(folders, tmp_path / "page.html")
+    browser.open(tmp_path / "page.html", *PHONE)
+    read = '[...document.querySelectorAll("table.ranking tbody th")].map(th => th.textContent).join()'
+    press = "[...document.querySelectorAll('table.ranking thead button')][{}].click()"
+    assert browser.evaluate(read).startswith("run 1,run 4")
+    browser.evaluate(press.format(2))  # rounds, the most first
+    assert browser.evaluate(read) == ",".join(f"run {k}" for k in reversed(range(7)))
+    browser.evaluate(press.format(2))
+    assert browser.evaluate(read) == ",".join(f"run {k}" for k in range(7))
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
+    assert browser.complaints() == []

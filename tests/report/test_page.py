@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from run_folders import FEDAVG, OWN, REAL, FakePhase, write_run
@@ -15,6 +17,8 @@ from hansa.results.reader import Run, phases
 from hansa.results.report import build, build_split_page, clients
 from hansa.results.report.curves import metrics_to_draw
 from hansa.results.report.distribution import arrange
+from hansa.results.report.markup import hue
+from hansa.results.report.page import page
 
 
 class Reader(HTMLParser):
@@ -299,3 +303,19 @@ def test_tables_that_were_asked_for_are_shown_class_by_class(tmp_path):
     page = _read([folder], tmp_path)
     assert "from scratch, test confusion" in page.text and "from scratch, client f1 per class" in page.text
     assert "1,234" in page.text and ("style", "--share:75%") in page.attributes  # 3 of the 4 in its row
+
+
+def test_many_runs_are_ranked_in_a_table_and_flagged(tmp_path: Path) -> None:
+    ends = [0.70, 0.95, 0.80, 0.60, 0.75, 0.65, 0.85]
+    folders = [write_run(tmp_path / f"r{k}", f"run-{k}", [replace(FEDAVG, end=end)]) for k, end in enumerate(ends)]
+    folders.append(write_run(tmp_path / "other", "other", [replace(FEDAVG, end=0.5)], data_seed=9))
+    text = page([Run.open(folder) for folder in folders])
+    table = text[text.index('class="ranking"') : text.index("</table>")]
+    order = re.findall(r'scope="row" data-value="([^"]+)"', table)
+    assert order == ["run-1", "run-6", "run-2", "run-4", "run-0", "run-5", "run-3", "other"]
+    assert table.count('class="best"') == 1 and table.index('class="best"') < table.index("run-1")
+    assert table.count(">data divided otherwise") == 1 and 'class="cards' not in text
+
+
+def test_two_dozen_runs_have_colours_and_patterns_of_their_own() -> None:
+    assert len({hue(place) for place in range(24)}) == 24

@@ -12,7 +12,7 @@ from hansa.results.reader import Run
 from hansa.results.report.bars import Bin, bins_of, histogram
 from hansa.results.report.format import metric_text
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, line
-from hansa.results.report.markup import Markup, element, join, number
+from hansa.results.report.markup import Markup, element, hue, join, number
 from hansa.results.report.scale import Scale, linear_ticks, step_for
 
 MOST_HISTOGRAMS = 11
@@ -175,7 +175,7 @@ def _steps(group: Group, x: Scale, y: Scale) -> Markup:
     return element(
         "g",
         element("path", d=path, class_="line"),
-        class_=f"series c{group.colour % 8}{' again' if group.colour >= 8 else ''}",
+        class_=f"series {hue(group.colour)}",
         data_run=group.colour,
         data_name=group.run,
         data_points=tips,

@@ -9,7 +9,7 @@ from hansa.results.columns import UNDEFINED, Column, ordered
 from hansa.results.reader import Axis, Point, Record, Run, facts_in, points
 from hansa.results.report.format import COSTS, metric_text, prefix_for, significant, time_unit
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, line, spread, text_width
-from hansa.results.report.markup import Markup, element, join, number
+from hansa.results.report.markup import Markup, element, hue, join, number
 from hansa.results.report.scale import Scale, linear_scale, log_scale
 from hansa.results.report.values import value_scale, value_ticks
 
@@ -133,7 +133,7 @@ def _curve(one: Series, x: Scale, y: Scale, metric: Column, against: Axis, *, se
         line(end_x, end_y, RIGHT, end_y, "level") if end_x < RIGHT - 12 else None,
         element("path", d=path, class_="line"),
         *(_diamond(*places[index]) for index in new_phase if several),
-        class_=f"series c{one.colour % 8}{' again' if one.colour >= 8 else ''}",
+        class_=f"series {hue(one.colour)}",
         data_run=one.colour,
         data_name=one.label if several else None,
         data_points=tips,

@@ -9,7 +9,7 @@ from hansa.metrics.exhibits import Exhibit, exhibit_from_table
 from hansa.results.exhibits import ROUNDS
 from hansa.results.reader import Run
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure
-from hansa.results.report.markup import Markup, element, join, number
+from hansa.results.report.markup import Markup, element, hue, join, number
 from hansa.results.report.scale import Scale, linear_scale
 from hansa.results.report.tables import swatch
 
@@ -112,8 +112,7 @@ def _dots(found: Sequence[Place], *, hollow: bool) -> list[Markup]:
 def _series(place: int, name: str, found: Sequence[Place], marks: Sequence[Markup]) -> Markup:
     """Return marks of one colour with what pointing near them tells; they are no run's, so no run's name dims them."""
     tips = "|".join(f"{number(x)} {number(y)} {tip.replace('|', '/')}" for x, y, tip in found)
-    again = " again" if place >= 8 else ""
-    return element("g", *marks, class_=f"series c{place % 8}{again}", data_name=name or None, data_points=tips)
+    return element("g", *marks, class_=f"series {hue(place)}", data_name=name or None, data_points=tips)
 
 
 def _ticks(scale: Scale) -> Ticks:

@@ -40,6 +40,11 @@ def join(parts: Iterable[str]) -> Markup:
     return Markup("".join(render(part) for part in parts))
 
 
+def hue(place: int) -> str:
+    """Return the classes of a run's colour: eight, then the same dashed, then dotted; two dozen tell apart."""
+    return f"c{place % 8}{('', ' again', ' dotted')[min(place // 8, 2)]}"
+
+
 def number(value: float) -> str:
     """Write a coordinate, short: a tenth of a pixel is fine enough."""
     return f"{value:.1f}".removesuffix(".0")

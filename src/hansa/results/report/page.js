@@ -76,6 +76,20 @@
     all("[data-metric]").forEach((group) => { group.hidden = group.dataset.metric !== input.value; });
   }));
 
+  // Sorting: numbers from the highest, words from A; a second press turns it round; what has no value stays last.
+  all("table.ranking").forEach((table) => all("thead button", table).forEach((button) => button.addEventListener("click", () => {
+    const head = button.closest("th"), column = [...head.parentNode.children].indexOf(head);
+    const rows = all("tbody tr", table);
+    const read = (row) => row.children[column].dataset.value ?? "";
+    const words = rows.some((row) => read(row) !== "" && Number.isNaN(+read(row)));
+    const turned = head.getAttribute("aria-sort") === (words ? "ascending" : "descending");
+    const compare = (a, b) => (words ? read(a).localeCompare(read(b)) : +read(b) - +read(a)) * (turned ? -1 : 1);
+    rows.sort((a, b) => (read(a) === "") - (read(b) === "") || compare(a, b));
+    all("thead th", table).forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", words !== turned ? "ascending" : "descending");
+    table.tBodies[0].append(...rows);
+  })));
+
   all(".legend button").forEach((button) => button.addEventListener("click", () => {
     const pressed = button.getAttribute("aria-pressed") !== "true";
     all(".legend button").forEach((other) => other.setAttribute("aria-pressed", String(pressed && other === button)));

@@ -28,6 +28,7 @@ from hansa.results.report import (
 from hansa.results.report import phases as changes
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.markup import Child, Markup, element
+from hansa.results.report.ranking import MOST_CARDS, ranking
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 WIDE_RANGE = 5.0
@@ -94,14 +95,13 @@ def _section(title: str, lead: Child, *content: Child, **attributes: object) -> 
 
 def _header(runs: Sequence[Run], names: Sequence[str], title: str) -> Markup:
     several = len(runs) > 1
+    brand, heading = element("p", "Hansa report", class_="brand"), element("h1", title)
+    if len(runs) > MOST_CARDS:
+        lead = "The best first, by the last evaluation or the round that validation chose. Press a title to sort by it."
+        return element("header", brand, heading, element("p", lead, class_="lead"), ranking(runs, names))
     named = enumerate(zip(runs, names, strict=True))
     cards = [_card(run, name, colour, several=several) for colour, (run, name) in named]
-    return element(
-        "header",
-        element("p", "Hansa report", class_="brand"),
-        element("h1", title),
-        element("div", *cards, class_="cards" if several else "cards one"),
-    )
+    return element("header", brand, heading, element("div", *cards, class_="cards" if several else "cards one"))
 
 
 def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:

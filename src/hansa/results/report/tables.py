@@ -9,7 +9,7 @@ from hansa.results.reader import Record, Row, Run, facts_in, is_number, phases, 
 from hansa.results.report.bars import Part, stacked
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.frame import figure
-from hansa.results.report.markup import Child, Markup, element, join
+from hansa.results.report.markup import Child, Markup, element, hue, join
 
 
 def table(heads: Sequence[str], rows: Sequence[Markup], label: str, kind: str | None = None) -> Markup:
@@ -21,7 +21,7 @@ def table(heads: Sequence[str], rows: Sequence[Markup], label: str, kind: str | 
 
 def swatch(colour: int) -> Markup:
     """Return a run's colour."""
-    return element("span", class_=f"swatch c{colour % 8}{' again' if colour >= 8 else ''}", aria_hidden="true")
+    return element("span", class_=f"swatch {hue(colour)}", aria_hidden="true")
 
 
 def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
