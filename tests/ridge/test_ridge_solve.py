@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge
 
 from hansa.errors import HansaError
 from hansa.ridge import RidgeStatistics, scores, select
-from hansa.ridge.solve import class_weights
+from hansa.ridge.solve import class_weights, decomposed
 
 
 def of(problem: Problem) -> RidgeStatistics:
@@ -122,3 +122,18 @@ def test_an_indefinite_matrix_is_named_not_factorised(problem: Problem) -> None:
         broken.solve()
     with pytest.raises(HansaError, match="not positive definite"):
         broken.path([0.01])
+
+
+def test_a_decomposition_that_lapack_gives_up_is_read_from_the_other_triangle(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = torch.linalg.eigh
+
+    def stubborn(matrix: torch.Tensor, UPLO: str = "L") -> tuple[torch.Tensor, torch.Tensor]:
+        if UPLO == "L":
+            raise RuntimeError("did not converge")
+        found: tuple[torch.Tensor, torch.Tensor] = usual(matrix, UPLO=UPLO)
+        return found
+
+    monkeypatch.setattr(torch.linalg, "eigh", stubborn)
+    half = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values, vectors = decomposed(half.T @ half)
+    torch.testing.assert_close(vectors * values @ vectors.T, half.T @ half)

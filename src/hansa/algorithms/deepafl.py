@@ -28,7 +28,7 @@ from hansa.metrics.exhibits import Exhibit
 from hansa.models.deep_random_features import Residual
 from hansa.ridge import RidgeStatistics
 from hansa.ridge.choose import gcv_of
-from hansa.ridge.solve import System
+from hansa.ridge.solve import System, decomposed
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
 
@@ -118,7 +118,7 @@ class DeepAFL(SumsRidge):
 
 def sandwiched(system: System, head: Tensor, shrinkage: Ridge) -> Tensor:
     """Return Δ of `FᵀFΔWWᵀ + γΔ = FᵀRWᵀ`, by `FᵀF = QΛQᵀ` and `W = USVᵀ`: `QᵀΔU = QᵀFᵀRVS/(ΛS² + γ)`."""
-    values, vectors = torch.linalg.eigh(system.gram)
+    values, vectors = decomposed(system.gram)
     left, singular, right = torch.linalg.svd(head, full_matrices=False)
     squares = singular.square()
     gamma = gcv_of(system).lam * float(squares.mean()) if isinstance(shrinkage, str) else shrinkage

@@ -22,7 +22,7 @@ from hansa.algorithms.statistics import (
 )
 from hansa.metrics.exhibits import Exhibit
 from hansa.ridge import RidgeStatistics
-from hansa.ridge.solve import has_samples
+from hansa.ridge.solve import decomposed, has_samples
 from hansa.task import Task
 from hansa.tree import Tree
 
@@ -63,7 +63,7 @@ def discriminant(statistics: RidgeStatistics, lam: float, prior: bool) -> Tensor
     """Return W and the offsets as one more row; what rounding leaves of a negative variance counts as none."""
     counts, seen = statistics.counts, has_samples(statistics.counts)
     means = statistics.moment / torch.where(seen, counts, 1.0)
-    values, vectors = torch.linalg.eigh(statistics.gram - statistics.moment @ means.T)
+    values, vectors = decomposed(statistics.gram - statistics.moment @ means.T)
     shrunk = (values.clamp(min=0) + lam) / max(statistics.n, 1.0)
     weights = vectors @ ((vectors.T @ means) / shrunk[:, None])
     likely = torch.where(seen, counts / counts.sum().clamp(min=1), 1.0).log() if prior else 0.0

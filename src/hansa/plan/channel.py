@@ -13,7 +13,7 @@ from hansa.errors import Problems
 from hansa.models.dense import Linear
 from hansa.payload import Role
 from hansa.running.experiment import Phase
-from hansa.task import ClientData, Task
+from hansa.task import ClientData, Model, Task
 from hansa.tree import Tree
 
 INSTEAD = "or leave out the channel"
@@ -52,29 +52,31 @@ def _not_summed(channel: SecureSum, phase: Phase, task: Task) -> str:
     if scale.visits < channel.needed(scale.visits):
         says = f"a round visits {scale.visits} clients, and a secure sum is opened by no fewer than {channel.fewest}"
         return f"{says}; visit more of them, lower the channel's 'fewest', {INSTEAD}"
-    if _grows_with_samples(algorithm):
+    if _grows_with_samples(algorithm, task.model):
         says = f"an upload of {name} is as long as its client has samples, and a secure sum needs the same of all"
         return f"{says}; use another 'upload', {INSTEAD}"
     return ""
 
 
-def _grows_with_samples(algorithm: Algorithm) -> bool:
+def _grows_with_samples(algorithm: Algorithm, model: Model) -> bool:
     """Tell whether what a client sends depends on how many samples it has, as two made-up ones of four classes show."""
-    task = Task(Linear(), (16,), 4)
     rng = torch.Generator()
 
-    def shapes(samples: int) -> dict[str, torch.Size]:
+    def shapes(task: Task, samples: int) -> dict[str, torch.Size]:
+        down = algorithm.broadcast(task, algorithm.server_init(task), rng)
         places = torch.arange(samples) % 4
         data = ClientData(torch.randn(samples, 16, generator=rng.manual_seed(0)), places)
         up, _ = algorithm.client_step(task, down, algorithm.client_init(task, data), data, rng.manual_seed(0))
         wire: Tree = algorithm.encode(up.sums)
         return {key: leaf.shape for key, leaf in wire.items()}
 
-    try:
-        down = algorithm.broadcast(task, algorithm.server_init(task), rng)
-        return shapes(4) != shapes(8)
-    except Exception:  # an algorithm may ask for another model, other targets or more samples: nobody can tell
-        return False
+    for one in (Linear(), model):
+        try:
+            task = Task(one, (16,), 4)
+            return shapes(task, 4) != shapes(task, 8)
+        except Exception:  # an algorithm may ask for another model, other targets or more samples: nobody can tell
+            continue
+    return False
 
 
 def _not_compressed(phases: Sequence[Phase], task: Task) -> list[str]:

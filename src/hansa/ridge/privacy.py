@@ -29,6 +29,7 @@ from hansa.channels.accounting import Release, Trust, Unit, noise_multiplier
 from hansa.channels.noise import Noise, gaussian
 from hansa.errors import require
 from hansa.ridge.inputs import Array, as_features
+from hansa.ridge.solve import decomposed
 from hansa.ridge.statistics import RidgeStatistics
 
 
@@ -125,7 +126,7 @@ def project_positive(statistics: RidgeStatistics) -> RidgeStatistics:
 
     Post-processing costs no privacy.  Apply it once, to the sum: applied to every client it would add up to a bias.
     """
-    values, vectors = torch.linalg.eigh(statistics.gram)
+    values, vectors = decomposed(statistics.gram)
     gram = (vectors * values.clamp_min(0)) @ vectors.T
     return RidgeStatistics((gram + gram.T) / 2, statistics.moment, statistics.counts)
 

@@ -38,11 +38,23 @@ def solutions(system: System, lams: Sequence[float]) -> Iterator[Tensor]:
     return (vectors @ (turned / (values + lam)[:, None]) for lam in lams)
 
 
+def decomposed(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Λ and Q of a symmetric matrix QΛQᵀ.
+
+    LAPACK may give up on one whose features are mostly silent; read from its other triangle it goes another way.
+    """
+    try:
+        values, vectors = torch.linalg.eigh(matrix)
+    except RuntimeError:
+        values, vectors = torch.linalg.eigh(matrix, UPLO="U")
+    return values, vectors
+
+
 def eigenvalues(system: System, lams: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Return Λ and Q of A = QΛQᵀ; refuse a λ with which A + λI is not positive definite."""
     for lam in lams:
         check_lambda(lam)
-    values, vectors = torch.linalg.eigh(system.gram)
+    values, vectors = decomposed(system.gram)
     require(all(float(values[0]) + lam > 0 for lam in lams), _indefinite(min(lams, default=0.0)))
     return values, vectors
 
