@@ -128,7 +128,7 @@ def validate(
     trust: TrustOwnCode = False,
 ) -> None:
     """Check a plan, and tell everything that is wrong with it at once."""
-    from hansa.plan.assemble import check_phases
+    from hansa.plan.checks import check_phases
     from hansa.plan.files import plan_schema, read_plan, write_plan
 
     if schema:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hansa.errors import HansaError, Problems, require
 from hansa.io.trust import TrustLike
-from hansa.plan.assemble import check_phases
+from hansa.plan.checks import check_phases
 from hansa.plan.files import read_plan, write_plan
 from hansa.plan.schema import PhasePlan, Plan
 from hansa.results.columns import Column, ordered

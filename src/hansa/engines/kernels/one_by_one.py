@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
 from hansa.engines.kernels.cohort import Cohort
+from hansa.lazy import Tensor, torch
 from hansa.task import Task
 from hansa.training.local import Trained, Turn, train
 from hansa.tree import Tree
