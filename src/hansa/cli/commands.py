@@ -187,7 +187,7 @@ def sweep_settings(
     plan: PlanName,
     over: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=a,b,c", help="A setting and the values to try; several make a grid."),
+        typer.Option(metavar="KEY=a,b,c", help="A setting and the values to try, or a range: KEY=0.001..1."),
     ] = None,
     leave_out: Annotated[
         str | None, typer.Option(metavar="KIND", help="Instead: hold out every client or domain once, and test on it.")
@@ -197,6 +197,9 @@ def sweep_settings(
     halving: Annotated[
         bool, typer.Option("--halving", help="Few rounds for all first, more for the best third.")
     ] = False,
+    draws: Annotated[
+        int | None, typer.Option("--trials", min=1, help="Instead of all: let Optuna try so many, ranges too.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time.  [default: one per core]")] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of all runs.  [default: runs/NAME-sweep]")] = None,
     as_json: AsJson = False,
@@ -213,12 +216,14 @@ def sweep_settings(
         bool(over) != bool(leave_out), "A sweep tries settings (--over) or holds out in turn (--leave-out): say one."
     )
     if leave_out is None:
-        run_sweep(
-            plan, changes or [], over or [], out, seeds=seeds, halving=halving, jobs=jobs, as_json=as_json, trust=trust
+        require(
+            not halving or draws is None, "A search (--trials) runs all that it tries in full: leave out --halving."
         )
+        options: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "as_json": as_json, "trust": trust}
+        run_sweep(plan, changes or [], over or [], out, halving=halving, draws=draws, **options)
         return
-    good = leave_out in ("client", "domain") and not halving
-    require(good, f"--leave-out takes 'client' or 'domain', and no --halving. Got '{leave_out}'.")
+    good = leave_out in ("client", "domain") and not halving and draws is None
+    require(good, f"--leave-out takes 'client' or 'domain', and no --halving or --trials. Got '{leave_out}'.")
     by: Literal["client", "domain"] = "client" if leave_out == "client" else "domain"
     run_folds(plan, changes or [], by, out, seeds=seeds, jobs=jobs, as_json=as_json, trust=trust)
 
