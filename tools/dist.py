@@ -71,6 +71,7 @@ def use(wheel: Path, folder: Path) -> None:
 
 
 def main() -> None:
+    """Build, look inside, install and run."""
     wheel = build()
     check_contents(wheel)
     with tempfile.TemporaryDirectory() as folder:
