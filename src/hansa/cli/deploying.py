@@ -78,7 +78,7 @@ def run_on_federation(
     out: Annotated[Path | None, typer.Option(help="The run folder to write.  [default: runs/NAME-TIME]")] = None,
 ) -> None:
     """Run a plan on the sites, whose data stands in for the plan's own; `hansa resume` continues it."""
-    from hansa.cli.commands import run
+    from hansa.cli.running import run
 
     engine = f"engine={{name='flower', carrier={{folder={json.dumps(str(folder.resolve()))}}}}}"
     run(plan, changes=[engine, *(changes or ())], out=out)
