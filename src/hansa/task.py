@@ -10,15 +10,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
 
-import torch
-from torch import Tensor
-from torch.func import functional_call
-
 from hansa.errors import HansaError, require
 from hansa.io.codec import LARGEST, field_types, from_table, piece_kind, piece_to_table, to_table
-from hansa.io.flops import FlopCount
 from hansa.io.registry import Piece
 from hansa.io.trust import NOBODY, Trust
+from hansa.lazy import Tensor, torch
 from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
 
@@ -174,6 +170,8 @@ def _initial(model: Model, input_shape: tuple[int, ...], outputs: int, seed: int
 
 @functools.lru_cache(maxsize=256)
 def _flops(model: Model, input_shape: tuple[int, ...], outputs: int, integers: bool) -> tuple[float, float]:
+    from hansa.io.flops import FlopCount
+
     module = _skeleton(model, input_shape, outputs).eval()
     x = torch.zeros((2, *input_shape), dtype=torch.long if integers else _number_format(module))
     counts = []
@@ -332,7 +330,7 @@ class Task:
     def network(self, params: Tree, x: Tensor) -> Tensor:
         """Return what the network itself makes of inputs, in the mode it is in."""
         still = {} if x.device.type == "cpu" else _still(self.module, x.device)
-        out: Tensor = functional_call(self.module, {**still, **params}, (x,), tie_weights=self._tied)
+        out: Tensor = torch.func.functional_call(self.module, {**still, **params}, (x,), tie_weights=self._tied)
         return out
 
     @functools.cached_property
@@ -348,7 +346,7 @@ class Task:
             module.train(training)
         still = {} if x.device.type == "cpu" else _still(module, x.device)
         with self._precision(x, training):
-            out: Tensor = functional_call(module, {**still, **pick(name, params)}, (self.inputs(x),))
+            out: Tensor = torch.func.functional_call(module, {**still, **pick(name, params)}, (self.inputs(x),))
         return out.to(self.number_format) if self.mixed else out
 
     def _precision(self, x: Tensor, training: bool) -> AbstractContextManager[None]:
@@ -385,7 +383,7 @@ class _FromFeatures(Task):
 
     def network(self, params: Tree, x: Tensor) -> Tensor:
         """Return what the head makes of features, in the mode it is in."""
-        out: Tensor = functional_call(self.module.get_submodule("head"), pick("head", params), (x,))
+        out: Tensor = torch.func.functional_call(self.module.get_submodule("head"), pick("head", params), (x,))
         return out
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import torch
-
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Array, Samples
 from hansa.data.federation import Client
+from hansa.lazy import torch
 from hansa.task import ClientData
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
-import torch
 
 from hansa.data.targets import Target, class_names_of
 from hansa.errors import HansaError
+from hansa.lazy import torch
 from hansa.task import ClientData
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from hansa.data.arrays import inputs
 from hansa.data.clients import FarClient, IndexedClients, OwnClient, whole_client
@@ -22,6 +21,7 @@ from hansa.data.sources.encoding import Encoding
 from hansa.data.split import Division, TestSplit, cut_global_test, own_test, public_rows
 from hansa.data.targets import Kind, Real, Target, class_names_of
 from hansa.errors import HansaError, require
+from hansa.lazy import torch
 from hansa.seeds import numpy_generator
 from hansa.task import ClientData, ClientInputs, PixelScale
 

@@ -10,10 +10,8 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from hansa.data.dataset import Array, Dataset, Samples
+from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, PixelScale
 
 BLOCK = 4096  # samples whose sums are taken at once

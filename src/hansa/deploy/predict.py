@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import numpy as np
 import safetensors
 import safetensors.numpy
-import torch
 
 from hansa.data.dataset import Array
 from hansa.data.labels import plain
@@ -23,6 +22,7 @@ from hansa.data.sources.npz import Archive
 from hansa.deploy.model import DeployedModel
 from hansa.errors import HansaError, require
 from hansa.io.npy import read_npy
+from hansa.lazy import torch
 from hansa.metrics.pieces import RMSE
 
 

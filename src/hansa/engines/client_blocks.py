@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Array
 from hansa.data.federation import Client
+from hansa.lazy import torch
 from hansa.task import ClientData
 
 BLOCK_BYTES = 64 * 2**20  # of samples held at once; larger blocks are not faster on a CPU

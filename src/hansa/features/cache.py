@@ -39,7 +39,7 @@ class FeatureCache:
     def read_flops(self) -> float | None:
         """Return the cost of extracting one sample, if it was ever counted."""
         try:
-            return float(json.loads((self.folder / "cost.json").read_text())["flops_per_sample"])
+            return float(json.loads((self.folder / "cost.json").read_text(encoding="utf-8"))["flops_per_sample"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

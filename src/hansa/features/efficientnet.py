@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from hansa.data.dataset import Array
 from hansa.io.cache import digest, digest_files
+from hansa.lazy import Tensor, torch
 from hansa.models.efficientnet import check, pooled, pretrained, processor, weights_file
 from hansa.models.images import check_images
 

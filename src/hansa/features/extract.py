@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.errors import require
 from hansa.features.cache import CHUNK, FeatureCache
 from hansa.io.cache import default_cache, digest, digest_array
-from hansa.io.flops import FlopCount
+from hansa.lazy import Tensor, torch
 
 Progress = Callable[[int, int], None]
 Done = Callable[[int], None]  # takes a number of samples that are done
@@ -226,6 +224,8 @@ def _chunk(shelf: FeatureCache, number: int, x: Array, work: _Work) -> Array:
 
 def _flops(shelf: FeatureCache, x: Array, work: _Work) -> float:
     """Return the FLOPs counted when the shelf was filled, or count them on one batch where that note was lost."""
+    from hansa.io.flops import FlopCount
+
     flops = shelf.read_flops()
     if flops is None:
         batch = x[: work.batch_size]
@@ -237,6 +237,8 @@ def _flops(shelf: FeatureCache, x: Array, work: _Work) -> float:
 
 
 def _fill(shelf: FeatureCache, number: int, x: Array, work: _Work) -> Array:
+    from hansa.io.flops import FlopCount
+
     if shelf.read_flops() is not None:
         features = work.compute(x)
     else:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from hansa.data.dataset import Array, Samples
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest
 from hansa.io.trust import ImportPath
+from hansa.lazy import Tensor, nn, torch
 from hansa.models.factory import check_path, make
 from hansa.seeds import seed_for
 
@@ -66,7 +65,7 @@ class FrozenModule:
                 raise HansaError(
                     f"The extractor '{self.path}' cannot read samples of shape {shape}: {error}."
                 ) from error
-            if not (isinstance(outputs, Tensor) and len(outputs) == len(x) and outputs.ndim > 1):
+            if not (isinstance(outputs, torch.Tensor) and len(outputs) == len(x) and outputs.ndim > 1):
                 raise HansaError(f"The extractor '{self.path}' must return one tensor with a row of features a sample.")
             return outputs.flatten(1)
 

@@ -6,11 +6,10 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.features.extract import Columns, Extracted, Extractor, Progress
-from hansa.io.flops import FlopCount
+from hansa.lazy import torch
 from hansa.task import ClientData
 
 TRIED = 8  # samples that a network is tried on
@@ -48,6 +47,8 @@ def sketch_features(data: Dataset, *extractors: Extractor, progress: Progress | 
 
 
 def _tried(extractor: Extractor, x: Array, count: int) -> Columns:
+    from hansa.io.flops import FlopCount
+
     network = extractor.prepare()
     with torch.no_grad(), FlopCount() as counter:
         width = network(x).flatten(1).shape[1]

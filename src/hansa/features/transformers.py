@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest, digest_files
+from hansa.lazy import Tensor, torch
 from hansa.models.images import check_images
 from hansa.models.processor import Processor
 from hansa.models.transformers import (

@@ -11,10 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.metrics.facts import BEST, TABLE, WORST
 from hansa.metrics.pieces import (
     MAE,
@@ -88,10 +86,10 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-@torch.no_grad()
 def outputs(forward: Forward, x: Tensor) -> Tensor:
     """Return the model's outputs for all inputs, computed in blocks."""
-    return torch.cat([forward(x[first : first + BLOCK]) for first in range(0, max(len(x), 1), BLOCK)])
+    with torch.no_grad():
+        return torch.cat([forward(x[first : first + BLOCK]) for first in range(0, max(len(x), 1), BLOCK)])
 
 
 # -------------------------------------------------------------------------------------------------- of one test set

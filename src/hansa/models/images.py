@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from hansa.data.dataset import Array
 from hansa.errors import require
+from hansa.lazy import F, Tensor, torch
 
 BILINEAR = 2  # Pillow's number, which preprocessor files also use
 MODES = {0: "nearest-exact", BILINEAR: "bilinear", 3: "bicubic"}  # torch's names of the filters that it has

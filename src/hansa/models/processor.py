@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.nn.functional as F
-from torch import Tensor
 
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
+from hansa.lazy import F, Tensor
 from hansa.models.images import BILINEAR, MODES, channel_constants, resize, resize_tensor, to_tensor
 
 Size = tuple[int, int]

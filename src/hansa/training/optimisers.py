@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-from torch.optim.adam import adam as fused
-
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree
 
 Optimiser = Literal["sgd", "adam", "adamw"]
@@ -66,4 +63,6 @@ def adam(
     before = (steps - 1).float()  # it counts by itself
     one, two = betas
     settings: Any = {"lr": rate, "beta1": one, "beta2": two, "eps": epsilon, "weight_decay": 0.0}
+    from torch.optim.adam import adam as fused
+
     fused([weight], [gradient], [first], [second], [], [before], fused=True, amsgrad=False, maximize=False, **settings)
