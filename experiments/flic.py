@@ -14,6 +14,7 @@ HANSA_DEVICE=cuda takes a GPU, which `paper-digits-…` want: a run of FLIC ther
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -23,7 +24,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import flic_exhibits
 import torch
-from flic_runs import METHODS, PROBLEMS, Job, Trial, jobs
+from flic_runs import ENGINE, METHODS, PROBLEMS, Job, Trial, jobs
 from flic_toys import TOYS
 
 import hansa
@@ -65,6 +66,8 @@ def in_time(trial: Trial) -> dict[str, float]:
 
 def make(job: Job) -> str:
     """Choose a setting and make the runs to report, unless the time is over; return what went wrong."""
+    if ENGINE.device != "cpu":
+        gc.disable()  # torch 2.11 on Python 3.12 crashed in the collector after some thousand steps on a GPU
     try:
         setting = job.chosen(in_time)
         assert setting is not None

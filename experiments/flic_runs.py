@@ -85,6 +85,7 @@ class Method:
     last: Callable[[float], bool] = lambda _own: True  # whether all clients train by themselves in the end
     beside: bool = False  # whether it needs more than torch and numpy: see flic_beside.py
     paper: tuple[float, ...] = (0.0,)  # what it has of its own at the paper's budget: one value is not chosen
+    longer: bool = False  # whether the last training has as many epochs more as FLIC's pre-training has
 
 
 PAPER = 1e-3  # λ₁ and λ₂
@@ -93,9 +94,11 @@ STRENGTHS = tuple((epochs, strength) for epochs in (2, 6) for strength in (1e-3,
 ENDS = tuple((epochs, last) for epochs in (2, 6) for last in (0.0, 1.0))
 RIDGES = tuple((1, ridge) for ridge in (0.1, 1.0, 10.0, 100.0))
 TREES = "boosted trees per site"
+LONGER = "Local, as many epochs as FLIC"
 NOTHING, FINE_TUNED = "–", "last training (0 or 1)"
 METHODS: Mapping[str, Method] = {
     "Local": Method(lambda local, _own, _anchors: Local(local), EPOCHS, NOTHING),
+    LONGER: Method(lambda local, _own, _anchors: Local(local), EPOCHS, NOTHING, longer=True),
     "HetFedRep": Method(
         lambda local, own, _anchors: HetFedRep(local, shared_epochs=int(own)),
         tuple((epochs, own) for epochs in (2, 6) for own in (1.0, 4.0)),
@@ -255,7 +258,7 @@ BUDGETED = ", the paper's budget"
 def budgeted() -> dict[str, Problem]:
     """Return the paper's own budget and networks, on its toys and on digits."""
     told: dict[str, Any] = {"local": ADAM, "budget": PAPERS, "tuning": ()}
-    methods = (*TABLE_3, "FLIC-HL, anchors at means")
+    methods = (*TABLE_3, LONGER, "FLIC-HL, anchors at means")
     found = {
         f"paper-{name}-100": toys(name, 100, EACH, methods, "The paper's density, 2,000 samples of a class.", **told)
         for name in TOYS
@@ -387,7 +390,8 @@ def plan(problem: Problem, method: Method, setting: Setting, seed: int) -> Plan:
     star = Star(fraction=spent.fraction)
     phases = [PhasePlan(algorithm, rounds, orchestration=star, evaluate_every=rounds, temperature=temperature)]
     if method.last(setting[1]):
-        phases.append(PhasePlan(Local(local), orchestration=Sweep()))
+        more = spent.pretrain if method.longer else 0
+        phases.append(PhasePlan(Local(replace(local, epochs=local.epochs + more)), orchestration=Sweep()))
     metrics = EvaluatePlan((AUC(), Brier(), CalibrationError()) if problem.by == "loss" else ())
     data = DataPlan(Digits(), Natural())  # stands for the clients, which are made in Python
     return Plan(data, tuple(phases), model(problem, method), ENGINE, metrics, name="flic", seed=seed)

@@ -121,7 +121,7 @@ class Counting(Stacked):
 def test_the_path_on_record_is_the_path_taken(
     name: str, orchestration: Star | Chains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectorised, "KERNELS", {"auto": (SampleSpace(), Counting())})
+    monkeypatch.setattr(vectorised, "KERNELS", {"auto": (SampleSpace, Counting)})
     monkeypatch.setattr(Counting, "trained", 0)
     made = experiment(ALGORITHMS[name], orchestration=orchestration, engine=Vectorised(), model=TinyNet())
     _, journal = outcome(replace(made, federation=indexed()))

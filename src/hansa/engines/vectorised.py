@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -51,10 +51,10 @@ from hansa.tree import Tree
 KernelPath = Literal["auto", "serial", "sample-space", "stacked"]
 # Of products and convolutions: tf32 keeps 10 bits of a factor on a GPU, bf16 keeps 7 wherever networks train.
 Precision = Literal["float32", "tf32", "bf16"]
-KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "auto": (SampleSpace(), Stacked(), OneByOne()),
-    "sample-space": (SampleSpace(), OneByOne()),
-    "stacked": (Stacked(), OneByOne()),
+KERNELS: dict[str, tuple[Callable[[], Kernel], ...]] = {
+    "auto": (SampleSpace, Stacked, OneByOne),
+    "sample-space": (SampleSpace, OneByOne),
+    "stacked": (Stacked, OneByOne),
 }
 MOST = 1024  # clients of a block that trains
 POOLED = 100_000  # clients of a block whose statistics are taken together; the bytes of their samples bound it sooner
@@ -107,7 +107,8 @@ class Vectorised:
 
     def trainer(self) -> Trainer:
         """Return the kernels that may be used."""
-        return Trainer(kernels=KERNELS.get(self.path, ()), device=torch.device(self.device), forced=self.path != "auto")
+        kernels = tuple(kernel() for kernel in KERNELS.get(self.path, ()))
+        return Trainer(kernels=kernels, device=torch.device(self.device), forced=self.path != "auto")
 
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[EngineSession]:

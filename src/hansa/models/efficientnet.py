@@ -34,6 +34,7 @@ class EfficientNetLiteModel:
     recompute: bool = False
 
     normalises: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check("EfficientNetLiteModel", self.variant, self.size)

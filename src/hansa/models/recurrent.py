@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +77,8 @@ class CharLSTM:
     embedding: int = 8
     hidden: int = 100
     layers: int = 2
+
+    repeatable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("embedding", "hidden", "layers"):

@@ -48,6 +48,7 @@ class TransformersModel:
     recompute: bool = False
 
     normalises: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.size is None or self.size >= 1, f"The 'size' of TransformersModel must be ≥ 1. Got {self.size}.")

@@ -238,21 +238,21 @@ def train(turn: Turn, data: ClientData, seed: int) -> Trained:
     if turn.judges:
         return Trained(turn.start, 0, 0.0, loss=mean_loss(turn.task, turn.start, data))
     with seeded(turn.task, seed, data.x.device):
-        return _Loop(turn, data).run(torch.Generator().manual_seed(seed))
+        return Loop(turn, data).run(torch.Generator().manual_seed(seed))
 
 
 Batch = tuple[Tensor, Tensor]
 
 
-class _Loop:
+class Loop:
     """The weights of one client while they train."""
 
     def __init__(self, turn: Turn, data: ClientData):
         self.turn, self.training, self.task, self.data = turn, turn.training, turn.task, data
         task, training, start = turn.task, turn.training, turn.start
         self.own = copy(training.moving(start))
-        still = copy({key: start[key] for key in task.buffers & start.keys() - self.own.keys()})  # a pass writes there
-        self.params = {**start, **still, **self.own}
+        self.still = copy({key: start[key] for key in task.buffers & start.keys() - self.own.keys()})  # passes write
+        self.params = {**start, **self.still, **self.own}
         trained = {key: leaf for key, leaf in self.own.items() if key not in task.buffers}
         self.fused = FusedLinear(task.module, trained if turn.bare else {})
         self.weights = {key: leaf.requires_grad_() for key, leaf in trained.items() if key not in self.fused.weights}
@@ -264,13 +264,32 @@ class _Loop:
     def run(self, rng: torch.Generator) -> Trained:
         """Take all steps."""
         steps = 0
-        with self.fused.watching(), channels_last_gradients(self.task.module):
-            for batches in self._batches(rng):
-                self._batch(batches)
+        with self.watching():
+            for batches in self.batches(rng):
+                self.step(batches)
                 steps += self.turn.repeats
-        return self._trained(steps)
+        return self.trained(steps)
 
-    def _trained(self, steps: int) -> Trained:
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note what passes leave behind for a step, while this lasts."""
+        with self.fused.watching(), channels_last_gradients(self.task.module):
+            yield
+
+    def read(self) -> list[Tensor]:
+        """Return all tensors that a step reads, batches apart, in an order that is the same for turns of one kind."""
+        correction, labels = self.turn.correction, self.task.labels
+        trees = self.params, self.given, self.anchor or correction.anchor, correction.shift, self.stepper.memory
+        found = [tree[key].detach() for tree in trees for key in sorted(tree)]
+        return found if labels is None else [*found, labels]
+
+    def written(self) -> list[Tensor]:
+        """Return the tensors that a step writes, likewise."""
+        trees = self.own, self.still, self.anchor, self.stepper.memory
+        return [tree[key].detach() for tree in trees for key in sorted(tree)]
+
+    def trained(self, steps: int) -> Trained:
+        """Return what so many steps have given."""
         turn, flops = self.turn, self.turn.flops(len(self.data))
         if turn.measures:
             return Trained(turn.start, 0, flops, slope=self.stepper.slope(len(self.data)))
@@ -278,7 +297,7 @@ class _Loop:
         memory = self.stepper.memory if turn.remembers else {}
         return Trained({**turn.start, **done}, steps, flops, memory, self.anchor)
 
-    def _batches(self, rng: torch.Generator) -> Iterator[tuple[Batch, ...]]:
+    def batches(self, rng: torch.Generator) -> Iterator[tuple[Batch, ...]]:
         """Yield for every step a batch of each order that the direction needs."""
         training, orders = self.training, self.turn.direction.orders
         fewest, left = self.turn.fewest, training.steps
@@ -293,7 +312,8 @@ class _Loop:
                 left = None if left is None else left - 1
                 yield tuple((channels_last(augmented(x, augment, chance)), y) for x, y in drawn)
 
-    def _batch(self, batches: tuple[Batch, ...]) -> None:
+    def step(self, batches: tuple[Batch, ...]) -> None:
+        """Take the steps of a batch, of which there is one in each order."""
         turn, follow = self.turn, self.turn.correction.follow
         for _ in range(turn.repeats):
             gradients = turn.direction.of(self._slope(batches), self.weights, self.given)

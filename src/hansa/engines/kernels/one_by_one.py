@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from hansa.engines.kernels.cohort import Cohort
+from hansa.engines.kernels.recordings import Recordings
 from hansa.task import Task
-from hansa.training.local import Trained, Turn, train
+from hansa.training.local import Trained, Turn
 from hansa.tree import Tree
 
 
@@ -19,6 +20,7 @@ class OneByOne:
     """Trains clients as the serial engine does, with all tensors on a device; on a CPU there is nothing to move."""
 
     name: str = "one-by-one"
+    recordings: Recordings = field(default_factory=Recordings, compare=False)
 
     def applies(self, turn: Turn, device: torch.device, *, forced: bool) -> bool:
         """Tell whether there is a device."""
@@ -38,28 +40,27 @@ class OneByOne:
 
     def train(self, cohort: Cohort, device: torch.device) -> list[Trained]:
         """Return what training gives for every client, in this machine's memory."""
-        return [_brought_back(turn, found) for turn, found, _ in _learn(cohort, device)]
+        return [_brought_back(turn, found) for turn, found, _ in self._learn(cohort, device)]
 
     def models(self, cohort: Cohort, device: torch.device) -> list[Tree]:
         """Return the leaves that trained for every client, left on the device."""
-        return [turn.training.moving(found.params) for turn, found, _ in _learn(cohort, device)]
+        return [turn.training.moving(found.params) for turn, found, _ in self._learn(cohort, device)]
 
     def total(self, cohort: Cohort, weights: list[float], device: torch.device) -> Tree:
         """Return `Σ_k p_k (w_k − w)`, added up on the device."""
         total: Tree = {}
-        for weight, (turn, found, start) in zip(weights, _learn(cohort, device), strict=True):
+        for weight, (turn, found, start) in zip(weights, self._learn(cohort, device), strict=True):
             for key, leaf in turn.training.moving(found.params).items():
                 step = (leaf - start[key]).mul_(weight)
                 total[key] = total[key].add_(step) if key in total else step
         return {key: leaf.cpu() for key, leaf in total.items()}
 
-
-def _learn(cohort: Cohort, device: torch.device) -> Iterator[tuple[Turn, Trained, Tree]]:
-    """Yield every client's turn, what training gives, and where it started on the device."""
-    cohort, moved = cohort.on(device), Moved(device)
-    for turn, data, seed in zip(cohort.turns, cohort.parts, cohort.seeds, strict=True):
-        here = moved.turn(turn)
-        yield turn, train(here, data, seed), here.start
+    def _learn(self, cohort: Cohort, device: torch.device) -> Iterator[tuple[Turn, Trained, Tree]]:
+        """Yield every client's turn, what training gives, and where it started on the device."""
+        cohort, moved = cohort.on(device), Moved(device)
+        for turn, data, seed in zip(cohort.turns, cohort.parts, cohort.seeds, strict=True):
+            here = moved.turn(turn)
+            yield turn, self.recordings.train(here, data, seed), here.start
 
 
 @dataclass
