@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+
+from forked import ForkedWorker
+from hansa.engines import remote
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -15,6 +21,19 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 def _one_thread() -> None:
     """Two threads spin on small models; one is faster and leaves the other core to a parallel test."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hundreds of workers that tests start be forks: most tests are about what workers do."""
+    if hasattr(os, "fork"):
+        monkeypatch.setattr(remote, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=ForkedWorker))
+
+
+@pytest.fixture
+def started_workers(_forked_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers start as a user's do."""
+    monkeypatch.setattr(remote, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session")

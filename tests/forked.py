@@ -1,13 +1,14 @@
 """Processes that need not import torch: forks of one that has imported it, with all else of a process of their own.
 
 A command as a user types it takes a tenth of its time this way, and a worker of the process engine less.  That they
-start by themselves too is tried where starting is the point: `tests/engines`, `tests/cli/test_signals.py`.
+start by themselves too is tried where starting is the point: by `started_workers`, and in `tests/cli`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -68,6 +69,36 @@ class Forked:
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+
+
+class ForkedCommand(Forked):
+    """As much of a `Popen` as tests need of a command that they disturb: Python code with its arguments.
+
+    It is its own process group where it is `alone`; what it prints to stderr is read at its end.
+    """
+
+    def __init__(self, code: str, words: Sequence[str], cwd: Path, *, alone: bool = False):
+        self._told_by = tempfile.TemporaryFile("w+")  # noqa: SIM115, it closes with the command
+        what = "session" if alone else "code"
+        with Path(os.devnull).open("r+") as none:
+            streams = [none.fileno(), none.fileno(), self._told_by.fileno()]
+            super().__init__(what, [code, *words], cwd, dict(os.environ), streams)
+
+    def poll(self) -> int | None:
+        """Return its exit code; None while it lives."""
+        ended = self.returncode is not None or select.select([self._told], [], [], 0)[0]
+        return self.wait() if ended else None
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def told(self) -> str:
+        """Wait for its end and return what it printed to stderr."""
+        self.wait()
+        self._told_by.seek(0)
+        return self._told_by.read()
 
 
 class ForkedWorker(Forked):
@@ -143,9 +174,15 @@ def _carry_out(order: dict[str, Any], streams: list[int]) -> None:
             from hansa.engines.worker import main
 
             sys.path[:0] = order["env"]["PYTHONPATH"].split(os.pathsep)
-        else:
+            main()
+        elif order["what"] == "command":
             from hansa.cli import main
-        main()
+
+            main()
+        else:
+            if order["what"] == "session":
+                os.setsid()
+            exec(sys.argv.pop(1), {"__name__": "__main__"})
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

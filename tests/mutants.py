@@ -366,6 +366,13 @@ MUTANTS = (
         "tests/engines",
     ),
     Mutant(
+        "Adam's weight decay escapes the clipping of gradients",
+        "training/local.py",
+        "turn.direction != PLAIN or self.training.clip is not None\n",
+        "turn.direction != PLAIN\n",
+        "tests/algorithms/test_local_training.py -k clipped",
+    ),
+    Mutant(
         "clipping looks at one leaf at a time",
         "training/local.py",
         "squares = sum(slope.square().flatten(self.dims).sum(-1) for slope in gradients.values())",

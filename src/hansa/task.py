@@ -346,7 +346,8 @@ class Task:
             module.train(training)
         still = {} if x.device.type == "cpu" else _still(module, x.device)
         with self._precision(x, training):
-            out: Tensor = torch.func.functional_call(module, {**still, **pick(name, params)}, (self.inputs(x),))
+            own = {**still, **pick(name, params)}
+            out: Tensor = torch.func.functional_call(module, own, (self.inputs(x),), tie_weights=self._tied)
         return out.to(self.number_format) if self.mixed else out
 
     def _precision(self, x: Tensor, training: bool) -> AbstractContextManager[None]:

@@ -271,7 +271,7 @@ def test_feddyn_is_right_along_chains_too() -> None:
     ends = {}
     for algorithm in (FedDyn(LocalTraining(lr=0.05, epochs=8), alpha=0.6), FedAvg(LocalTraining(lr=0.05, epochs=8))):
         server, states, uplink = algorithm.server_init(task), dict[str, Tree](), algorithm.uplink
-        for number in range(400):
+        for number in range(120):
             cohort = None
             for chain in (("a", "b"), ("c", "d")) if number % 2 else (("d", "a"), ("b", "c")):
                 down, total = sent(algorithm, task, server), None

@@ -120,6 +120,14 @@ def test_clipping_is_torchs(clip: float, momentum: float) -> None:
     assert close(found, expected)
 
 
+def test_adams_weight_decay_is_part_of_the_gradient_that_is_clipped() -> None:
+    """Where nothing is clipped the step adds it on the way, to the same end."""
+    decays = replace(WHOLE, optimiser="adam", weight_decay=0.2, epsilon=1.0)
+    ends = [trained(replace(decays, clip=clip), SMALL, DATA).params for clip in (None, 1e9, 1e-9)]
+    assert close(ends[0], ends[1]) and not close(ends[0], SMALL.params(), 1e-3)
+    assert close(ends[2], SMALL.params(), 1e-8)
+
+
 def test_a_clipped_step_is_as_long_as_the_bound_allows() -> None:
     local = LocalTraining(lr=1.0, batch_size=100, clip=0.05)
     assert norm(subtract(trained(local, SMALL, DATA).params, SMALL.params())) == pytest.approx(0.05, rel=1e-4)

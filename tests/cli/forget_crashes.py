@@ -62,7 +62,6 @@ def in_child(folder: Path, client: str, moment: int) -> int:
     if child == 0:
         code = 1
         try:
-            torch.set_num_threads(1)
             if moment:
                 die_at(moment)
             forget(folder, client)
@@ -76,6 +75,8 @@ def in_child(folder: Path, client: str, moment: int) -> int:
 
 def main(run: Path, client: str) -> int:
     """Die at every moment there is; return how many there were."""
+    torch.set_num_threads(1)
+    forget(shutil.copytree(run, run.parent / "once"), client)  # what is read once is there before the first fork
     moment = 0
     while True:
         moment += 1

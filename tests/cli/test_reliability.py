@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +12,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load
 
+from forked import ForkedCommand, hansa
 from hansa.io.store import DiskStore
 
-HANSA = [sys.executable, "-c", "from hansa.cli import main; main()"]
 PLAN = """
 [data]
 source = "digits"
@@ -33,21 +30,30 @@ rounds = 4
 [[phases]]
 algorithm = { name = "personal", keep = "head", inner = { name = "fedavg", server = "adam" } }
 orchestration = { name = "star", clients = 6 }
-rounds = 60
+rounds = 30
 evaluate_every = 5
 [[phases]]
 algorithm = { name = "fedavg", local = { momentum = 0.9 } }
 orchestration = { name = "chains", length = 3 }
-rounds = 25
+rounds = 15
 evaluate_every = 5
 """
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    # A commit after every round, so that kills meet checkpoints of all kinds.
-    code = "import hansa.running.loop; hansa.running.loop.COMMIT_SECONDS = 0; from hansa.cli import main; main()"
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+# A commit after every round, so that kills meet checkpoints of all kinds.
+COMMITTING = "import hansa.running.loop; hansa.running.loop.COMMIT_SECONDS = 0; from hansa.cli import main; main()"
+# Files may not grow past a limit.
+FULL = """
+import resource, signal
+from hansa.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
+main()
+"""
+
+
+def start(folder: Path, *words: str, code: str = COMMITTING) -> ForkedCommand:
+    return ForkedCommand(code, words, folder)
 
 
 def result(run: Path) -> tuple[object, ...]:
@@ -67,7 +73,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple
     folder = tmp_path_factory.mktemp("whole")
     (folder / "plan.toml").write_text(PLAN)
     run = start(folder, "run", "plan.toml", "--out", "run")
-    assert run.wait() == 0, run.stderr and run.stderr.read()
+    assert run.wait() == 0, run.told()
     return folder, result(folder / "run")
 
 
@@ -93,7 +99,7 @@ def test_killed_at_random_moments_a_run_ends_bit_for_bit_the_same(
         run.wait()
         kills += 1
     again = start(folder, "resume", "killed")
-    assert again.wait() == 0, again.stderr and again.stderr.read()
+    assert again.wait() == 0, again.told()
     record_testsuite_property("kills", kills)
     assert kills >= 3
     assert result(folder / "killed") == expected
@@ -109,9 +115,8 @@ def test_ctrl_c_keeps_the_run_and_prints_how_to_go_on(
         time.sleep(0.02)
         assert run.poll() is None
     run.send_signal(signal.SIGINT)
-    _, told = run.communicate()
-    assert run.returncode == 130
-    assert b"Continue with: hansa resume stopped" in told
+    assert run.wait() == 130
+    assert "Continue with: hansa resume stopped" in run.told()
     assert json.loads((folder / "stopped" / "summary.json").read_text())["status"] == "interrupted"
     again = start(folder, "resume", "stopped")
     assert again.wait() == 0
@@ -121,18 +126,12 @@ def test_ctrl_c_keeps_the_run_and_prints_how_to_go_on(
 def test_a_full_disk_loses_nothing(uninterrupted: tuple[Path, tuple[object, ...]]) -> None:
     """Files may not grow past a limit, as on a full disk; later the limit is gone and the run goes on."""
     folder, expected = uninterrupted
-
-    def full() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))
-
-    words = [*HANSA, "run", "plan.toml", "--out", "full"]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, preexec_fn=full, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "cannot be written" in done.stderr and "Traceback" not in done.stderr
-    assert "Continue with: hansa resume full" in done.stderr
+    run = start(folder, "run", "plan.toml", "--out", "full", code=FULL)
+    assert run.wait() == 2, run.told()
+    assert "cannot be written" in run.told() and "Traceback" not in run.told()
+    assert "Continue with: hansa resume full" in run.told()
     again = start(folder, "resume", "full")
-    assert again.wait() == 0, again.stderr and again.stderr.read()
+    assert again.wait() == 0, again.told()
     assert result(folder / "full") == expected
 
 
@@ -146,9 +145,8 @@ def test_a_damaged_checkpoint_is_told(uninterrupted: tuple[Path, tuple[object, .
     run.wait()
     path = folder / "cut" / "checkpoint" / "state.sqlite"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    done = subprocess.run([*HANSA, "resume", "cut"], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert "checkpoint" in done.stderr
+    told = hansa("resume", "cut", cwd=folder, code=2).stderr
+    assert "checkpoint" in told and "Traceback" not in told
 
 
 def test_states_are_safetensors_not_pickles(uninterrupted: tuple[Path, tuple[object, ...]]) -> None:

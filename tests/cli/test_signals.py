@@ -7,16 +7,16 @@ import os
 import pty
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from forked import ForkedCommand
 from hansa import api
 
-HANSA = [sys.executable, "-c", "from hansa.cli import main; main()"]
+COMMAND = "from hansa.cli import main; main()"
 PLAN = """
 [data]
 source = "digits"
@@ -30,7 +30,7 @@ orchestration = { name = "star", clients = 6 }
 rounds = ROUNDS
 evaluate_every = 10
 """
-ROUNDS = {"serial": 30, "vectorised": 60, "processes": 16}
+ROUNDS = {"serial": 20, "vectorised": 60, "processes": 16}
 IN_PROCESSES = 'name = "processes"\nworkers = 2\npatience = PATIENCE'
 
 
@@ -40,15 +40,8 @@ def write(folder: Path, engine: str, rounds: int | None = None, patience: float 
     (folder / "plan.toml").write_text(text.replace("PATIENCE", str(patience)))
 
 
-def start(folder: Path, *words: str, alone: bool = False) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*HANSA, *words],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=alone,
-    )
+def start(folder: Path, *words: str, code: str = COMMAND, alone: bool = False) -> ForkedCommand:
+    return ForkedCommand(code, words, folder, alone=alone)
 
 
 def rounds(run: Path) -> list[dict[str, object]]:
@@ -58,9 +51,9 @@ def rounds(run: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in one.items() if key not in ("seconds", "engine")} for one in records]
 
 
-def wait_for(run: Path, many: int, process: subprocess.Popen[str]) -> None:
+def wait_for(run: Path, many: int, process: ForkedCommand) -> None:
     while len(rounds(run)) < many:
-        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert process.poll() is None, process.told()
         time.sleep(0.01)
 
 
@@ -82,8 +75,8 @@ def test_a_run_asked_to_stop_ends_its_round_and_goes_on_later_to_the_same_end(
     run = start(tmp_path, "run", "plan.toml", "--out", "run", alone=True)
     wait_for(tmp_path / "run", 3, run)
     os.killpg(run.pid, number)
-    _, told = run.communicate(timeout=60)
-    assert run.returncode == 130, told
+    assert run.wait() == 130, run.told()
+    told = run.told()
     assert "Continue with: hansa resume run" in told and "Traceback" not in told
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "interrupted"
     assert 3 <= len(rounds(tmp_path / "run")) < ROUNDS[engine]
@@ -102,33 +95,26 @@ def test_a_second_signal_ends_a_run_at_once(tmp_path: Path) -> None:
     os.kill(run.pid, signal.SIGTERM)
     os.kill(run.pid, signal.SIGHUP)
     os.kill(run.pid, signal.SIGCONT)
-    _, told = run.communicate(timeout=60)
-    assert run.returncode == 130 and "stopped at once" in told and "Traceback" not in told
+    assert run.wait() == 130 and "stopped at once" in run.told() and "Traceback" not in run.told()
 
 
 def test_a_run_under_nohup_does_not_mind_a_terminal_that_closes(tmp_path: Path) -> None:
     write(tmp_path, "vectorised", rounds=20)
-    ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from hansa.cli import main; main()"
-    run = subprocess.Popen(
-        [sys.executable, "-c", ignoring, "run", "plan.toml", "--out", "run"],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + COMMAND
+    run = start(tmp_path, "run", "plan.toml", "--out", "run", code=ignoring)
     wait_for(tmp_path / "run", 2, run)
     run.send_signal(signal.SIGHUP)
-    assert run.wait(timeout=60) == 0
+    assert run.wait() == 0
     assert len(rounds(tmp_path / "run")) == 20
 
 
 def test_a_terminal_that_closes_ends_the_round_and_keeps_the_run(tmp_path: Path) -> None:
-    """After that nothing can be written to it, and the run must not mind."""
+    """After that nothing can be written to it, and the run, a command that starts by itself, must not mind."""
     write(tmp_path, "serial", rounds=500)
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(tmp_path)
-        os.execv(sys.executable, [*HANSA, "run", "plan.toml", "--out", "run"])
+        os.execv(sys.executable, [sys.executable, "-c", COMMAND, "run", "plan.toml", "--out", "run"])
     while len(rounds(tmp_path / "run")) < 3:
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
         os.read(terminal, 65536)
@@ -140,15 +126,14 @@ def test_a_terminal_that_closes_ends_the_round_and_keeps_the_run(tmp_path: Path)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_run_goes_on_when_its_processes_are_killed_or_stopped(tmp_path: Path, number: signal.Signals) -> None:
     """Three times: a lost process is a lost client at most, in the record, and another one takes its place."""
-    write(tmp_path, "processes", rounds=20, patience=4.0 if number == signal.SIGSTOP else 60.0)
+    write(tmp_path, "processes", rounds=12, patience=2.5 if number == signal.SIGSTOP else 60.0)
     run = start(tmp_path, "run", "plan.toml", "--out", "run")
-    for many in (2, 6, 10):
+    for many in (2, 5, 8):
         wait_for(tmp_path / "run", many, run)
         os.kill(children(run.pid)[0], number)
-    _, told = run.communicate(timeout=120)
-    assert run.returncode == 0 and "Traceback" not in told, told
+    assert run.wait() == 0 and "Traceback" not in run.told(), run.told()
     failed = [str(why) for one in rounds(tmp_path / "run") for why in one["failed"].values()]  # type: ignore[attr-defined]
-    assert len(rounds(tmp_path / "run")) == 20 and len(failed) <= 3
+    assert len(rounds(tmp_path / "run")) == 12 and len(failed) <= 3
     says = "ended with -9" if number == signal.SIGKILL else r"computed nothing for \d s"
     assert all(re.search(says, why) for why in failed), failed
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"

@@ -148,6 +148,7 @@ def test_a_client_may_move_between_processes(algorithm: Algorithm, monkeypatch: 
     assert_same(ran(algorithm, Serial(1), **settings), apart, 0.0)
 
 
+@pytest.mark.usefixtures("started_workers")
 def test_evaluations_happen_in_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, journals = STATEFUL["ditto"], (ListJournal(), ListJournal())
     ran(algorithm, Serial(1), data=local_tests(), journal=journals[0])
@@ -199,6 +200,7 @@ def kill_whoever_sleeps(session: ProcessSession, client: str, monkeypatch: pytes
     monkeypatch.setattr(processes, "wait", after_a_while)
 
 
+@pytest.mark.usefixtures("started_workers")
 def test_the_run_goes_on_after_a_process_was_killed() -> None:
     """Killed between two rounds, with the states of its clients: the run has them, and hands them to a new process."""
     algorithm = STATEFUL["own head"]
@@ -283,8 +285,8 @@ def test_a_client_that_hangs_is_left_out_without_a_deadline() -> None:
 
 def test_a_client_that_computes_for_long_is_waited_for() -> None:
     """Longer than one has patience: it is busy, and nobody set a deadline."""
-    run = opened(Busy(LOCAL, seconds=3.0), federation((4, 5)), orchestration=Star(fraction=1.0))
-    with Processes(2, patience=2.0).open(run.context) as session:
+    run = opened(Busy(LOCAL, seconds=1.5), federation((4, 5)), orchestration=Star(fraction=1.0))
+    with Processes(2, patience=1.0).open(run.context) as session:
         record = run_round(run, session)
     assert record["failed"] == {}
 

@@ -203,6 +203,8 @@ class ProcessSession(AtHand, Counted):
 
     def _stop_late(self, running: Running, server: RoundServer, ready: deque[Under]) -> None:
         """Put a new process in the place of one that takes too long over a visit, or computes nothing."""
+        if time.monotonic() - self.looked < self._glance:
+            return  # a look takes as long as a small visit
         self._excuse()
         for worker in list(self.workers):
             why = self._late(worker) if any(state.worker is worker for state in running.values()) else None

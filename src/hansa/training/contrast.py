@@ -48,7 +48,8 @@ def prototype_contrast(
     whose class has no prototype, or which finds nobody in P or A, has the loss 0.
     """
     sets = prototypes if prototypes.ndim == 3 else prototypes[None]
-    return mean_over_sets(*set_contrasts(z, y, sets, temperature, denominator, direction, there))
+    losses, finds = set_contrasts(z, y, sets.transpose(0, 1), temperature, denominator, direction, there)
+    return (losses * shares(finds, losses.dtype)).sum(0)
 
 
 def set_contrasts(
@@ -60,26 +61,32 @@ def set_contrasts(
     direction: Direction,
     there: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the losses for every set of prototypes, sets × samples, and whether there is something to contrast."""
-    known = sets.abs().amax(-1) > 0
-    near = (sets.flatten(0, 1) @ z.T / temperature).view(*known.shape, len(z))  # sets × classes × samples
+    """Return the losses for every set of prototypes, sets × samples, and whether there is something to contrast.
+
+    Here classes come first, C × m × k: sums over classes then go through memory in its order.
+    """
+    known = torch.linalg.vector_norm(sets, dim=-1) > 0
+    near = (sets.flatten(0, 1) @ (z.T / temperature)).view(*known.shape, len(z))  # classes × sets × samples
     if direction == "samples":
         return _among_prototypes(near, y, known, denominator)
-    losses, finds = among_samples(near[:, y], y, denominator, there)
-    return losses, finds & known[:, y]
+    losses, finds = among_samples(near[y].transpose(0, 1), y, denominator, there)
+    return losses, finds & known[y].T
 
 
-def mean_over_sets(losses: Tensor, finds: Tensor) -> Tensor:
-    """Return every sample's mean over the sets in which it finds something."""
-    return torch.where(finds, losses, 0.0).sum(0) / finds.sum(0).clamp(min=1)
+def shares(finds: Tensor, numbers: torch.dtype) -> Tensor:
+    """Return what each set counts in a sample's mean over those in which it finds something."""
+    there = finds.to(numbers)
+    return there / there.sum(0).clamp(min=1)
 
 
 def _among_prototypes(near: Tensor, y: Tensor, known: Tensor, denominator: Denominator) -> tuple[Tensor, Tensor]:
     """Return the losses of samples that look for the prototype of their class, and who finds one."""
-    mine = torch.arange(known.shape[1], device=y.device)[:, None] == y
-    rivals = known[..., None] & ~mine if denominator == "negatives" else known[..., None].expand_as(near)
-    own = torch.where(mine, near, 0.0).sum(1)
-    return near.masked_fill(~rivals, NONE).logsumexp(1) - own, known[:, y] & rivals.any(1)
+    own = near.gather(0, y.expand(1, *near.shape[1:]))[0]
+    near, finds = near.masked_fill(~known[..., None], NONE), known[y].T
+    if denominator == "negatives":
+        near = near.masked_fill((torch.arange(len(known), device=y.device)[:, None] == y)[:, None], NONE)
+        finds = finds & (known.sum(0) > 1)[:, None]  # there is a rival beside it
+    return near.logsumexp(0) - own, finds
 
 
 def among_samples(near: Tensor, y: Tensor, denominator: Denominator, there: Tensor | None) -> tuple[Tensor, Tensor]:

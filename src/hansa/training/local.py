@@ -22,7 +22,7 @@ from hansa.training.judging import mean_loss
 from hansa.training.layers import draws, uses_batch_statistics
 from hansa.training.leaves import Patterns, select, written
 from hansa.training.objectives import CROSS_ENTROPY, Objective, usual
-from hansa.training.optimisers import STEPS, Optimiser
+from hansa.training.optimisers import SLOTS, STEPS, Optimiser
 from hansa.training.schedules import Constant, Schedule
 from hansa.tree import Tree, copy
 
@@ -340,7 +340,7 @@ class Loop:
                 leaves = {key: leaf.detach().requires_grad_() for key, leaf in weights.items()}
             loss = self.objective.loss(self.task, {**others, **leaves}, self.given, x, y, None)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            decay = self.training.decay
+            decay = self.stepper.in_gradient
             return {
                 key: slope.add(leaf.detach(), alpha=decay) if decay else slope
                 for (key, leaf), slope in zip(leaves.items(), found, strict=True)
@@ -360,6 +360,10 @@ class Stepper:
         self.training, self.strength = turn.training, turn.correction.strength
         self.rate = functools.partial(turn.training.rate, turn.task)  # by leaf
         self.dims = 0 if stacked is None else 1
+        # Adam's way through memory adds the weight decay, unless somebody looks at the gradient before.
+        seen = turn.measures or turn.direction != PLAIN or self.training.clip is not None
+        self.in_step = self.training.decay if self.training.optimiser == "adam" and not seen else 0.0
+        self.in_gradient = self.training.decay - self.in_step
         names = () if turn.measures else optimisers.slots(self.training.optimiser, self.training.momentum)
         self.memory = optimisers.memory(names, weights, before, stacked)
         # Whether all clients that still train have stepped equally often.
@@ -384,8 +388,10 @@ class Stepper:
             found = self._clipped(found, self.training.clip)
         if STEPS in self.memory:
             self._rows(STEPS, rows).add_(1)
-        for key, slope in found.items():
-            self._move(key, weights[key], slope, rows)
+        if self.training.optimiser == "sgd":
+            self._descend(weights, found, rows)
+        else:
+            self._adapt(weights, found, rows)
 
     def _corrected(self, key: str, slope: Tensor, weight: Tensor, anchor: Tree, shift: Tree) -> Tensor:
         if self.strength and key in anchor:
@@ -405,14 +411,22 @@ class Stepper:
     def _rows(self, name: str, rows: slice) -> Tensor:
         return self.memory[name][rows] if self.dims else self.memory[name]
 
-    def _move(self, key: str, weight: Tensor, slope: Tensor, rows: slice) -> None:
-        training, rate = self.training, self.rate(key)
-        if training.optimiser == "sgd":
-            velocity = self._rows(f"velocity.{key}", rows) if training.momentum else None
-            optimisers.sgd(weight, slope, rate, training.momentum, velocity)
+    def _descend(self, weights: Tree, gradients: Tree, rows: slice) -> None:
+        momentum = self.training.momentum
+        for key, slope in gradients.items():
+            velocity = self._rows(f"velocity.{key}", rows) if momentum else None
+            optimisers.sgd(weights[key], slope, self.rate(key), momentum, velocity)
+
+    def _adapt(self, weights: Tree, gradients: Tree, rows: slice) -> None:
+        if not gradients:
             return
+        training, rate = self.training, self.rate("")  # of Adam no leaf has a rate of its own
+        own = [weights[key] for key in gradients]
         if training.optimiser == "adamw":
-            weight.mul_(1 - rate * training.weight_decay)
-        first, second, steps = (self._rows(name, rows) for name in (f"first.{key}", f"second.{key}", STEPS))
+            for weight in own:
+                weight.mul_(1 - rate * training.weight_decay)
+        first, second = ([self._rows(f"{slot}.{key}", rows) for key in gradients] for slot in SLOTS["adam"])
+        steps = self._rows(STEPS, rows)
         steps = steps[0] if self.even and steps.ndim else steps
-        optimisers.adam(weight, slope, rate, training.betas, training.epsilon, first, second, steps)
+        slopes, settings = list(gradients.values()), (rate, training.betas, training.epsilon, self.in_step)
+        optimisers.adam(own, slopes, first, second, steps, *settings)

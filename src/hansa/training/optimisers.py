@@ -7,7 +7,7 @@ be off.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from hansa.lazy import Tensor, torch
@@ -41,28 +41,35 @@ def sgd(weight: Tensor, gradient: Tensor, rate: float, momentum: float, velocity
 
 
 def adam(
-    weight: Tensor,
-    gradient: Tensor,
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    steps: Tensor,
     rate: float,
     betas: tuple[float, float],
     epsilon: float,
-    first: Tensor,
-    second: Tensor,
-    steps: Tensor,
+    decay: float,
 ) -> None:
     """Step by Kingma and Ba (2015): `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − η·m̂/(√v̂ + ε)`.
 
-    One pass over the numbers, where the formula line by line takes ten: a large layer's time is that of its memory.
+    One pass over the numbers, where the formula line by line takes ten: a large layer's time is that of its memory.  On
+    the way `decay·w` is added to the gradient.
     """
     if steps.ndim:  # stacked clients that have not all stepped equally often
-        for own in zip(weight, gradient, first, second, steps, strict=True):
-            adam(own[0], own[1], rate, betas, epsilon, *own[2:])
+        for place, own in enumerate(steps):
+            one = ([leaf[place] for leaf in leaves] for leaves in (weights, gradients, first, second))
+            adam(*one, own, rate, betas, epsilon, decay)
         return
-    if gradient.stride() != weight.stride():  # the pass goes through memory, whatever its order
-        gradient = torch.empty_like(weight).copy_(gradient)
-    before = (steps - 1).float()  # it counts by itself
-    one, two = betas
-    settings: Any = {"lr": rate, "beta1": one, "beta2": two, "eps": epsilon, "weight_decay": 0.0}
+    fitting = [_laid_out(slope, like) for slope, like in zip(gradients, weights, strict=True)]
+    before = [(steps - 1).float() for _ in weights]  # it counts by itself, each of them
+    settings: Any = {"lr": rate, "beta1": betas[0], "beta2": betas[1], "eps": epsilon, "weight_decay": decay}
+    trees = [[*leaves] for leaves in (weights, fitting, first, second)]
     from torch.optim.adam import adam as fused
 
-    fused([weight], [gradient], [first], [second], [], [before], fused=True, amsgrad=False, maximize=False, **settings)
+    fused(*trees, [], before, fused=True, amsgrad=False, maximize=False, **settings)
+
+
+def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
+    """Return a gradient in its weight's layout: the pass goes through memory, whatever its order."""
+    return gradient if gradient.stride() == like.stride() else torch.empty_like(like).copy_(gradient)

@@ -9,9 +9,9 @@ from hansa.task import Task
 from hansa.training.contrast import (
     Denominator,
     Direction,
-    mean_over_sets,
     prototype_distance,
     set_contrasts,
+    shares,
     supervised_contrast,
     unit,
 )
@@ -54,14 +54,14 @@ class PrototypeContrast(Objective):
         z = unit(embedded(task, params, x))
         if self.direction == "prototypes":
             z, y, share = torch.cat([z, z]), torch.cat([y, y]), None if share is None else torch.cat([share, share]) / 2
-        sets = [given["global"][None]] if self.global_term else []
+        sets = [given["global"][:, None]] if self.global_term else []
         first = len(sets)
-        sets += [padded_bank(given)] if given.keys() - {"global"} else []
+        sets += [padded_bank(given).transpose(0, 1)] if given.keys() - {"global"} else []
         there = None if share is None else share > 0
         how = self.temperature, self.denominator, self.direction
-        losses, finds = set_contrasts(z, y, torch.cat(sets), *how, there)  # both terms in one go
-        terms = zip(losses.tensor_split([first]), finds.tensor_split([first]), strict=True)
-        return mean_of(torch.stack([mean_over_sets(*term) for term in terms]).sum(0), share)
+        losses, finds = set_contrasts(z, y, torch.cat(sets, 1), *how, there)  # both terms in one go
+        counts = torch.cat([shares(term, losses.dtype) for term in finds.tensor_split([first])])
+        return mean_of((losses * counts).sum(0), share)
 
 
 @dataclass(frozen=True)

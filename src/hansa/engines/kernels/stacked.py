@@ -232,7 +232,7 @@ class _Stack:
 
     def _slope(self, parts: Sequence[tuple[Tensor, Tensor]], count: int) -> Callable[..., Tree]:
         """Return the gradients of all clients as a function of their weights."""
-        decay = self.turn.training.decay
+        decay = self.stepper.in_gradient
 
         def slope(weights: Mapping[str, Tensor], order: int = 0) -> Tree:
             rows, share = parts[order]
