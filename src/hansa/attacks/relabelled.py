@@ -10,6 +10,7 @@ import torch
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Array, Samples
 from hansa.data.federation import Client
+from hansa.data.lazy import Inputs
 from hansa.task import ClientData
 
 
@@ -23,7 +24,7 @@ class RelabelledSamples(Samples):
         object.__setattr__(self, "y", y)
 
     @property
-    def x(self) -> Array:
+    def x(self) -> Inputs:
         """The inputs, where they are."""
         return self.samples.x
 

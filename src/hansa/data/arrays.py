@@ -11,14 +11,20 @@ import numpy as np
 from hansa.data.dataset import Array, Dataset, Samples, Scale
 from hansa.data.frames import frame_columns, from_series, is_frame
 from hansa.data.labels import names, numbered, require_two_classes
+from hansa.data.lazy import Inputs, LazyRows
 from hansa.data.sources.columns import Features
 from hansa.data.sources.encoding import EncodingRule
 from hansa.data.targets import Kind
 from hansa.errors import HansaError, require
 
 
-def inputs(x: Any, what: str, *, tokens: bool = False) -> Array:
-    """Return one of four forms: float32 n × features, uint8 images (channels last), int64 n × tokens, n texts."""
+def inputs(x: Any, what: str, *, tokens: bool = False) -> Inputs:
+    """Return one of four forms: float32 n × features, uint8 images (channels last), int64 n × tokens, n texts.
+
+    What is read row by row is of such a form already, and stays where it is.
+    """
+    if isinstance(x, LazyRows):
+        return x
     x = np.asarray(x)
     if x.dtype.kind == "U" and x.ndim == 1 and x.size:
         texts: Array = x

@@ -245,10 +245,10 @@ def federation_of_sites(data: Dataset, division: Division, notes: tuple[str, ...
 
 def _encoded(data: Dataset, encoding: Encoding) -> Dataset:
     """Fill and scale every sample of a table, training, validation and test samples alike."""
-    train = Samples(inputs(encoding.apply(data.train.x), "The table"), data.train.y)
+    train = Samples(inputs(encoding.apply(data.train.x[:]), "The table"), data.train.y)
     if data.test is None:
         return replace(data, train=train, rule=None)
-    test = Samples(inputs(encoding.apply(data.test.x), "The table's test part"), data.test.y)
+    test = Samples(inputs(encoding.apply(data.test.x[:]), "The table's test part"), data.test.y)
     return replace(data, train=train, test=test, rule=None)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Scale
-from hansa.data.pictures import stack
+from hansa.data.lazy import Inputs
 from hansa.data.sources.files import existing
 from hansa.data.targets import KINDS, Kind
 from hansa.errors import HansaError, did_you_mean, require
@@ -81,7 +82,7 @@ class HuggingFace:
         require(missing is None, f"The column '{name}' of '{self.path}' has no value in row {missing}.")
         return np.asarray(values)
 
-    def _inputs(self, split: Any) -> Array:
+    def _inputs(self, split: Any) -> Inputs:
         column = self._column(split, self.input)
         if _is_text(split, column):
             texts = [str(text) for text in split[column]]

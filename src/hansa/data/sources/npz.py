@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Scale
 from hansa.data.labels import require_two_classes
-from hansa.data.pictures import stack
+from hansa.data.lazy import Inputs, rows_of
 from hansa.data.sources.files import existing_file
 from hansa.data.targets import KINDS, Classes, Kind
 from hansa.errors import HansaError, did_you_mean, require
@@ -103,7 +104,7 @@ class Npz:
             time=archive.first("time", "time_train"),
         )
 
-    def _inputs(self, archive: Archive) -> Array:
+    def _inputs(self, archive: Archive) -> Inputs:
         if "blob" not in archive or "offsets" not in archive:
             return archive.need("x", "x_train")
         blob, bounds = archive["blob"], archive["offsets"]
@@ -154,7 +155,7 @@ class Npz:
         return [str(name) for name in names]
 
     def _masked(
-        self, x: Array, y: Array, test: Array, client: Array | None, domain: Array | None, names: list[str] | None
+        self, x: Inputs, y: Array, test: Array, client: Array | None, domain: Array | None, names: list[str] | None
     ) -> Dataset:
         """Split one array of all samples by a mask of those for testing."""
         for name, values in (("x", x), ("y", y), ("client", client), ("domain", domain)):
@@ -170,10 +171,10 @@ class Npz:
         if names is None:
             require_two_classes(every.train.y[~test], every.target, "The training data")
         return dataset_from_arrays(
-            every.train.x[~test],
+            rows_of(every.train.x, ~test),
             every.train.y[~test],
             None if client is None else client[~test],
-            every.train.x[test],
+            rows_of(every.train.x, test),
             every.train.y[test],
             None if client is None else client[test],
             None if domain is None else domain[~test],
