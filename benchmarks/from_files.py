@@ -52,11 +52,22 @@ class Glance(nn.Module):
         return self.project(nn.functional.adaptive_avg_pool2d(x, 28).flatten(1)).relu()
 
 
+def mobile(size: int) -> nn.Module:
+    """Return a network as large as a real backbone, with weights drawn at random: nothing has to be installed."""
+    from hansa.models.mobilenet import MobileNetV2
+
+    return MobileNetV2().build((3, size, size), 1).get_submodule("features")
+
+
 def extractor(settings: argparse.Namespace) -> Any:
     from hansa.features.efficientnet import EfficientNetLite
     from hansa.features.module import FrozenModule
 
-    return FrozenModule("from_files:Glance") if settings.backbone == "glance" else EfficientNetLite(0, settings.size)
+    own = {
+        "glance": FrozenModule("from_files:Glance"),
+        "mobilenetv2": FrozenModule("from_files:mobile", {"size": settings.size}),
+    }
+    return own.get(settings.backbone) or EfficientNetLite(0, settings.size)
 
 
 def main() -> None:
@@ -65,7 +76,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_262)
     parser.add_argument("--classes", type=int, default=2_028)
     parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--backbone", choices=["glance", "lite0"], default="glance")
+    parser.add_argument("--backbone", choices=["glance", "lite0", "mobilenetv2"], default="glance")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--folder", type=Path, help="where pictures and features are kept; else a temporary folder")
     parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hansa.data.lazy import Inputs, rows_of
+from hansa.data.lazy import Inputs, LazyRows, rows_of
 from hansa.data.targets import Target, class_names_of
 from hansa.errors import HansaError
 from hansa.task import ClientData
@@ -77,6 +77,12 @@ class ChosenSamples(Samples):
     def take(self, index: Array) -> ClientData:
         """Return some samples as tensors, read from where they are."""
         return self.samples.take(self.index[index])
+
+
+def read_late(samples: Samples) -> bool:
+    """Tell whether inputs are read row by row, also where samples are rows of others."""
+    inner: Samples | None = getattr(samples, "samples", None)
+    return isinstance(samples.x, LazyRows) if inner is None else read_late(inner)
 
 
 @dataclass(frozen=True, eq=False)

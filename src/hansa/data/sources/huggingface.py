@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,22 @@ from hansa.data.lazy import Inputs
 from hansa.data.sources.files import existing
 from hansa.data.targets import KINDS, Kind
 from hansa.errors import HansaError, did_you_mean, require
+
+
+class Encoded(Sequence[object]):
+    """The pictures of a column as they are stored: bytes, or files of them."""
+
+    def __init__(self, split: Any, column: str):
+        import datasets
+
+        self.rows, self.column = split.cast_column(column, datasets.Image(decode=False)), column
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        stored = self.rows[place][self.column]
+        return Path(stored["path"]) if stored["bytes"] is None else stored["bytes"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +106,7 @@ class HuggingFace:
             texts = [str(text) for text in split[column]]
             return np.asarray(texts) if self.length is None else _bytes(texts, self.length)
         if type(split.features[column]).__name__ == "Image":
-            return stack(split[column], self.size, f"'{self.path}'")
+            return stack(Encoded(split, column), self.size, f"'{self.path}'")
         try:
             return np.asarray(split.with_format("numpy")[column][:])
         except ValueError as error:

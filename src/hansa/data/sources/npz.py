@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +51,20 @@ class Archive(Mapping[str, Array]):
         found = self.first(*names)
         if found is None:
             raise HansaError(f"'{self.path}' has no array '{names[0]}'.{did_you_mean(names[0], self)}")
+        return found
+
+
+class Packed(Sequence[bytes]):
+    """Encoded images one after the other in an array of bytes, which may be mapped."""
+
+    def __init__(self, blob: Array, bounds: Array):
+        self.blob, self.bounds = blob, bounds
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, place: Any) -> Any:
+        found: bytes = self.blob[self.bounds[place] : self.bounds[place + 1]].tobytes()
         return found
 
 
@@ -112,8 +126,7 @@ class Npz:
         good = good and int(bounds[0]) >= 0 and bool((bounds[1:] >= bounds[:-1]).all()) and int(bounds[-1]) <= len(blob)
         says = f"The 'offsets' of '{self.path}' must be n + 1 whole numbers, rising positions in the bytes of 'blob'"
         require(good, f"{says}. Got {bounds.dtype} of shape {bounds.shape}.")
-        packed = [blob[start:end].tobytes() for start, end in itertools.pairwise(bounds)]
-        return stack(packed, self.size, f"'{self.path}'")
+        return stack(Packed(blob, bounds), self.size, f"'{self.path}'")
 
     def _clients(self, archive: Archive) -> tuple[Array | None, Array | None]:
         wanted = CLIENT_ARRAYS if self.client is None else (self.client,)
