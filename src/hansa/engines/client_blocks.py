@@ -105,5 +105,12 @@ def resident(clients: Mapping[str, Client], sample_bytes: int, device: torch.dev
     count = len(clients.samples)
     if count * sample_bytes > RESIDENT_BYTES:
         return None
-    every = clients.samples.take(np.arange(count))
-    return ClientData(every.x.to(device), every.y.to(device))
+    rows = max(1, BLOCK_BYTES // max(1, sample_bytes))  # which pass through this machine's memory
+    pieces = (clients.samples.take(np.arange(first, min(first + rows, count))) for first in range(0, count, rows))
+    first = next(pieces)
+    x, y = (part.new_empty((count, *part.shape[1:]), device=device) for part in (first.x, first.y))
+    end = 0
+    for piece in itertools.chain([first], pieces):
+        start, end = end, end + len(piece)
+        x[start:end], y[start:end] = piece.x, piece.y
+    return ClientData(x, y)
