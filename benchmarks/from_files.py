@@ -125,9 +125,9 @@ def generate(settings: argparse.Namespace) -> int:
             settings.clients, settings.pictures - settings.clients, p=weights / weights.sum())])  # fmt: skip
         label = rng.integers(settings.classes, size=settings.pictures)
         parts = [range(start, min(start + FOLDER, settings.pictures)) for start in range(0, settings.pictures, FOLDER)]
+        tasks = [(settings.folder, part, label[part.start : part.stop], settings.size) for part in parts]
         with ProcessPoolExecutor() as pool:
-            tasks = ((settings.folder, part, label[part.start : part.stop], settings.size) for part in parts)
-            list(pool.map(write, tasks))
+            list((pool.map if len(tasks) > 1 else map)(write, tasks))
         with listed.open("w", newline="") as opened:
             rows = csv.writer(opened)
             rows.writerow(["path", "label", "user_id", "split"])

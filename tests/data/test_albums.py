@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -235,3 +236,21 @@ def test_large_arrays_stay_in_their_file(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "a.npz").write_bytes(content.replace(b"(50, 7)", b"(59, 7)"))
     with pytest.raises(HansaError, match=r"The array 'x' of .* is cut off or damaged"):
         Npz(str(tmp_path / "a.npz")).load()
+
+
+def test_the_benchmark_of_files_computes_everything_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: Callable[[], None]
+) -> None:
+    monkeypatch.setenv("HANSA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import from_files
+
+    sizes = {"pictures": 300, "clients": 4, "classes": 3, "size": 32}
+    settings = Namespace(**sizes, backbone="glance", device="cpu", folder=tmp_path)
+    on_disk()
+    assert from_files.generate(settings) > 300 * 500  # bytes
+    first, again = from_files.run(settings), from_files.run(settings)
+    assert (first["computed"], first["cached"], again["computed"], again["cached"]) == (300, 0, 0, 300)
+    assert first["accuracy"] > 0.9 and first["memory"] > 1e8 and first["processes"] >= 2
+    assert from_files.finished(tmp_path / "cache" / "features") == 300
+    assert min(from_files.statistics(settings).values()) > 0
