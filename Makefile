@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking,cluster,search,frames,docs
 
-.PHONY: demo test flower check lint types docs dist lock bench mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
+.PHONY: demo test flower check lint types docs dist lock bench bench-files mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -69,6 +69,9 @@ bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics
 	$(BIN)/python benchmarks/ridge_scale.py
 	$(BIN)/python benchmarks/million_clients.py
 	$(BIN)/python benchmarks/compare_peers.py
+
+bench-files: $(VENV)/all  ## Pictures on disk at Landmarks' scale: 164,172 JPEGs, 2 GB of disk, some ten minutes on two cores
+	$(BIN)/python benchmarks/from_files.py
 
 mutants: $(VENV)/all  ## Mistakes put into the package one at a time, which the tests must notice; some minutes
 	$(BIN)/python tests/mutants.py

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.lazy import Inputs
 from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, PixelScale
 
@@ -28,7 +29,7 @@ class ScaledSamples(Samples):
             object.__setattr__(self, name, value)  # what a frozen dataclass does in its own place
 
     @property
-    def x(self) -> Array:
+    def x(self) -> Inputs:
         """The inputs as they are."""
         return self.samples.x
 

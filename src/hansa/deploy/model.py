@@ -15,7 +15,7 @@ import safetensors
 
 from hansa.contract import Algorithm
 from hansa.data.arrays import inputs
-from hansa.data.dataset import Array, Dataset, Samples, Source
+from hansa.data.dataset import Array, Dataset, Samples, Source, read_by_models
 from hansa.data.pixel_scale import standardised
 from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
@@ -161,7 +161,7 @@ class DeployedModel:
                 raise HansaError("The model reads numbers, and the samples are text.")
             return torch.from_numpy(reader.tokens(x))
         raw = inputs(x, "The samples", tokens=integers)
-        found = Samples(raw, np.zeros(len(raw), np.int64)).take(np.arange(len(raw))).x
+        found = read_by_models(raw[:])
         return standardised(found, self.task.pixels) if self.task.pixels and raw.dtype == np.uint8 else found
 
     def _features(self, x: Array) -> Array:
@@ -172,7 +172,7 @@ class DeployedModel:
         except HansaError as error:
             width = _times(self.card.input_shape)
             raise HansaError(f"The samples are neither features, {width} numbers each, nor raw: {error}") from error
-        return found.data.train.x
+        return found.data.train.x[:]
 
     def encoding(self) -> Encoding | None:
         """Return how columns of a table become inputs; None where the model was not trained on a table."""

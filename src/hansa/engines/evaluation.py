@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hansa.data.federation import samples_of
 from hansa.engines.client_side import ClientSide
 from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import groups
@@ -20,7 +22,9 @@ from hansa.tree import Tree
 if TYPE_CHECKING:
     from hansa.engines.session import EvaluationRequest
 
-BLOCK = 256  # clients whose rows are made at once
+BLOCK = 256  # clients whose rows are made at once …
+BLOCK_BYTES = 2**28  # … unless their samples take more,
+LARGE = 2**16  # which only those do that take so many bytes each
 SAMPLES = 2**16  # padded samples of a block that go through stacked networks at once
 Outputs = Callable[[Task, Tree, Tensor], Tensor]
 
@@ -38,10 +42,28 @@ class Deployed:
 
 def rows_of_clients(side: ClientSide, request: EvaluationRequest, *, stacked: bool = False) -> Iterator[Tree]:
     """Yield rows of metrics for blocks of clients; those without samples to evaluate on have none."""
-    for first in range(0, len(request.clients), BLOCK):
-        names = request.clients[first : first + BLOCK]
+    first = 0
+    for names in _blocks(side, request):
         for alike in _alike(list(_deployed(side, request, names, first))):
             yield _rows(side, request, alike, stacked)
+        first += len(names)
+
+
+def _blocks(side: ClientSide, request: EvaluationRequest) -> Iterator[Sequence[str]]:
+    """Yield clients in blocks: many at once, unless their samples would fill the memory."""
+    names, sample = request.clients, 4 * math.prod(side.task.input_shape)
+    if sample < LARGE:
+        yield from (names[first : first + BLOCK] for first in range(0, len(names), BLOCK))
+        return
+    block, held = list[str](), 0
+    for name in names:
+        size = sample * samples_of(side.clients[name], request.split)
+        if block and (len(block) == BLOCK or held + size > BLOCK_BYTES):
+            yield block
+            block, held = [], 0
+        block.append(name)
+        held += size
+    yield block
 
 
 def _deployed(side: ClientSide, request: EvaluationRequest, names: Sequence[str], first: int) -> Iterator[Deployed]:

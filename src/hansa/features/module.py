@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-
-from hansa.data.dataset import Array, Samples
+from hansa.data.dataset import Array, read_by_models
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest
 from hansa.io.trust import ImportPath
 from hansa.lazy import Tensor, nn, torch
+from hansa.models.backbone import device_of
 from hansa.models.factory import check_path, make
 from hansa.seeds import seed_for
 
@@ -57,7 +56,7 @@ class FrozenModule:
                 x.dtype.kind in "uif",
                 f"FrozenModule reads numbers. Got {x.dtype} samples; use 'transformers' for text.",
             )
-            inputs = Samples(x, np.zeros(len(x), np.int64)).take(np.arange(len(x))).x
+            inputs = read_by_models(x, device_of(module))
             try:
                 outputs = module(inputs)
             except Exception as error:  # whatever a stranger's code raises

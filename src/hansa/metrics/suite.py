@@ -30,7 +30,8 @@ from hansa.metrics.pieces import (
 )
 from hansa.tree import Tree
 
-BLOCK = 2048  # samples evaluated at once
+BLOCK = 2048  # samples evaluated at once …
+BLOCK_BYTES = 2**28  # … unless their inputs take more
 CLASS_ACCURACIES = ("local_class_accuracy", "outside_class_accuracy")
 RESERVED = (
     "client",
@@ -87,9 +88,10 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def outputs(forward: Forward, x: Tensor) -> Tensor:
-    """Return the model's outputs for all inputs, computed in blocks."""
+    """Return the model's outputs for all inputs, computed in blocks; the inputs may be read when they are asked for."""
+    rows = max(1, min(BLOCK, BLOCK_BYTES // max(1, 4 * math.prod(x.shape[1:]))))
     with torch.no_grad():
-        return torch.cat([forward(x[first : first + BLOCK]) for first in range(0, max(len(x), 1), BLOCK)])
+        return torch.cat([forward(x[first : first + rows]) for first in range(0, max(len(x), 1), rows)])
 
 
 # -------------------------------------------------------------------------------------------------- of one test set

@@ -21,6 +21,11 @@ def apart() -> Iterator[None]:
         yield
 
 
+def device_of(network: nn.Module) -> torch.device:
+    """Return where a network is."""
+    return next((leaf.device for leaf in (*network.parameters(), *network.buffers())), torch.device("cpu"))
+
+
 def shared_copy(network: nn.Module) -> Any:
     """Return a network of its own on the very same weights, which whoever trains copies first."""
     memo: dict[int, Any] = {id(leaf): nn.Parameter(leaf.detach()) for leaf in network.parameters()}

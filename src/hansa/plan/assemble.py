@@ -110,7 +110,8 @@ class Extraction:
         return replace(data, train=replace(data.train, x=reader.tokens(data.train.x)), test=test)
 
     def _read(self, data: Dataset) -> Dataset:
-        self.done.append(self.extract(data, *self.plan.data.features, progress=self.progress))
+        device = getattr(getattr(self.plan, "engine", None), "device", "cpu")  # a site's file names no engine
+        self.done.append(self.extract(data, *self.plan.data.features, progress=self.progress, device=device))
         return self.done[-1].data
 
     def shifted_features(self, data: Dataset, division: Division) -> Dataset:

@@ -56,18 +56,18 @@ def adam(
     One pass over the numbers, where the formula line by line takes ten: a large layer's time is that of its memory.  On
     the way `decay·w` is added to the gradient.
     """
+    from torch.optim.adam import adam as fused
+
     if steps.ndim:  # stacked clients that have not all stepped equally often
         for place, own in enumerate(steps):
-            one = ([leaf[place] for leaf in leaves] for leaves in (weights, gradients, first, second))
-            adam(*one, own, rate, betas, epsilon, decay)
+            w, g, m, v = ([leaf[place] for leaf in leaves] for leaves in (weights, gradients, first, second))
+            adam(w, g, m, v, own, rate, betas, epsilon, decay)
         return
     fitting = [_laid_out(slope, like) for slope, like in zip(gradients, weights, strict=True)]
     before = [(steps - 1).float() for _ in weights]  # it counts by itself, each of them
     settings: Any = {"lr": rate, "beta1": betas[0], "beta2": betas[1], "eps": epsilon, "weight_decay": decay}
-    trees = [[*leaves] for leaves in (weights, fitting, first, second)]
-    from torch.optim.adam import adam as fused
-
-    fused(*trees, [], before, fused=True, amsgrad=False, maximize=False, **settings)
+    settings |= {"fused": True, "amsgrad": False, "maximize": False}
+    fused([*weights], fitting, [*first], [*second], [], before, **settings)
 
 
 def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
