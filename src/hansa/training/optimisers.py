@@ -61,14 +61,14 @@ def adam(
     """
     if steps.ndim:  # stacked clients that have not all stepped equally often
         for place, own in enumerate(steps):
-            one = ([leaf[place] for leaf in leaves] for leaves in (weights, gradients, first, second))
-            adam(*one, own, rate, betas, epsilon, decay)
+            one, two, three, four = ([leaf[place] for leaf in leaves] for leaves in (weights, gradients, first, second))
+            adam(one, two, three, four, own, rate, betas, epsilon, decay)
         return
     fitting = [_laid_out(slope, like) for slope, like in zip(gradients, weights, strict=True)]
     before = [(steps - 1).float() for _ in weights]  # it counts by itself, each of them
     settings: Any = {"lr": rate, "beta1": betas[0], "beta2": betas[1], "eps": epsilon, "weight_decay": decay}
-    trees = [[*leaves] for leaves in (weights, fitting, first, second)]
-    fused(*trees, [], before, fused=True, amsgrad=False, maximize=False, **settings)
+    leaves = list(weights), fitting, list(first), list(second)
+    fused(*leaves, [], before, fused=True, amsgrad=False, maximize=False, **settings)
 
 
 def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
