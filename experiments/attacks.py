@@ -26,7 +26,8 @@ from hansa.data.federation import Federation
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table
 from hansa.plan.schema import Plan
-from hansa.results.reader import Run, curve
+from hansa.results.points import curve
+from hansa.results.reader import Run
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.training.local import LocalTraining, Turn, train

@@ -14,7 +14,8 @@ import torch
 
 import hansa
 from hansa.plan.files import plan_from_table
-from hansa.results.reader import Run, curve
+from hansa.results.points import curve
+from hansa.results.reader import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HANSA_DATA", ROOT.parent / "shared" / "data"))

@@ -30,7 +30,8 @@ import torch
 from common import RESULTS, RUNS, environments, made_by, picture, run, spread, table
 
 import hansa
-from hansa.results.reader import Run, curve
+from hansa.results.points import curve
+from hansa.results.reader import Run
 
 WORKERS = int(os.environ.get("HANSA_WORKERS", "1"))
 DEVICE = os.environ.get("HANSA_DEVICE", "cpu")

@@ -745,7 +745,7 @@ MUTANTS = (
     ),
     Mutant(
         "simulated time is read off the last round alone",
-        "results/reader.py",
+        "results/points.py",
         'float(clock["end"] - clock["start"])',
         'float(clock["end"])',
         "tests/report/test_chains.py",

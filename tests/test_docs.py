@@ -213,8 +213,8 @@ def test_the_map_names_every_page_and_the_readme_the_map() -> None:
 
 def test_the_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     """Bytes and rounds to the letter; accuracies within three points, since other processors round differently."""
-    from hansa.results.reader import comparison
     from hansa.results.report.format import bytes_text
+    from hansa.results.rows import comparison
 
     rows = re.findall(
         r"^(\S+) +(\S+) +(?:[\d.]+ → )?([\d.]+) % +(\d+) +([\d.]+ k?M?B) ",

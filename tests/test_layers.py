@@ -15,7 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "seeds", "tree"),
     ("io", "payload"),
     ("task", "server", "metrics", "channels"),
-    ("contract", "ridge", "data", "orchestrate"),
+    ("contract", "task_table", "ridge", "data", "orchestrate"),
     ("models", "training", "sklearn"),
     ("features", "algorithms", "engines"),
     ("attacks",),

@@ -25,8 +25,9 @@ from hansa.errors import HansaError
 from hansa.io.store import DiskStore
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
-from hansa.results.reader import Run, comparison
+from hansa.results.reader import Run
 from hansa.results.report import build
+from hansa.results.rows import comparison
 
 PLAN = """
 [data]

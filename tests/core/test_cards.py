@@ -16,7 +16,8 @@ import hansa
 from hansa.deploy.model import load_model
 from hansa.errors import HansaError
 from hansa.models.dense import MLP
-from hansa.task import Task, expected_shapes
+from hansa.task import Task
+from hansa.task_table import expected_shapes
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -27,7 +27,8 @@ from hansa.plan.files import plan_from_table, write_plan
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
 from hansa.results.reader import Run
-from hansa.task import ClientData, Task, task_from_table, task_to_table
+from hansa.task import ClientData, Task
+from hansa.task_table import task_from_table, task_to_table
 from hansa.training.local import LocalTraining, Turn, train
 from hansa.training.schedules import Exponential
 from hansa.training.wrappers import layers

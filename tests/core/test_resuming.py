@@ -18,7 +18,8 @@ from hansa.errors import HansaError
 from hansa.io.store import DiskStore, checkpoint_of
 from hansa.plan.files import read_plan, write_plan
 from hansa.results import report
-from hansa.results.reader import Run, comparison
+from hansa.results.reader import Run
+from hansa.results.rows import comparison
 from hansa.running import loop
 
 PLAN = """

@@ -13,7 +13,8 @@ import hansa
 from hansa.models.dense import MLP
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table
-from hansa.task import ClientData, Network, Task, task_from_table, task_to_table
+from hansa.task import ClientData, Network, Task
+from hansa.task_table import task_from_table, task_to_table
 from hansa.tree import equal
 
 # Every field away from its default, so that one that is forgotten is noticed.

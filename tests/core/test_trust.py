@@ -24,7 +24,7 @@ from hansa.models.module import Module
 from hansa.models.random_features import RandomFeaturesModel
 from hansa.plan.files import read_plan, shipped
 from hansa.plan.schema import Plan
-from hansa.task import task_from_table
+from hansa.task_table import task_from_table
 
 ROOT = Path(__file__).resolve().parents[2] / "src" / "hansa"
 ATTACKS = (

@@ -19,7 +19,8 @@ from hansa.data.split import TestSplit
 from hansa.errors import HansaError
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table
-from hansa.task import Task, task_from_table, task_to_table
+from hansa.task import Task
+from hansa.task_table import task_from_table, task_to_table
 
 RNG = np.random.default_rng(0)
 COLOURED = RNG.integers(0, 256, (60, 6, 6, 3), dtype=np.uint8) // np.array([1, 2, 4], dtype=np.uint8)

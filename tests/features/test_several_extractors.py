@@ -29,7 +29,8 @@ from hansa.features.transformers import Transformers
 from hansa.plan.assemble import assemble
 from hansa.plan.files import plan_from_table, read_plan, write_plan
 from hansa.plan.schema import DataPlan
-from hansa.task import Task, task_to_table
+from hansa.task import Task
+from hansa.task_table import task_to_table
 
 TRAIN, TEST = CHUNK + 50, 30
 COUNT = TRAIN + TEST

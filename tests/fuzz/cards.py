@@ -16,8 +16,9 @@ import safetensors.numpy
 import hansa
 from hansa.deploy.model import load_model
 from hansa.deploy.predict import predict_file
-from hansa.results.reader import Run, comparison
+from hansa.results.reader import Run
 from hansa.results.report import build
+from hansa.results.rows import comparison
 
 from . import inputs
 from .campaign import campaign

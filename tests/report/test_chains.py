@@ -13,10 +13,12 @@ from run_folders import CHAINED, FEDAVG, FINETUNE, FakePhase, write_chains, writ
 import hansa
 from hansa.errors import HansaError
 from hansa.plan.files import plan_from_table
-from hansa.results.reader import Run, curve, phases, total
+from hansa.results.points import curve
+from hansa.results.reader import Run
 from hansa.results.report import build
 from hansa.results.report.groups import mixes, superclients
 from hansa.results.report.timeline import MOST_ROUNDS, timelines
+from hansa.results.rows import phases, total
 
 
 def page(*runs: Path) -> str:

@@ -10,7 +10,7 @@ from hansa.metrics.facts import CATALOGUED, HEADLINES
 from hansa.metrics.pieces import Metric
 from hansa.metrics.suite import default_suite, evaluate_outputs, fold, rows_of
 from hansa.results.columns import OTHERS, PARTS, PLACES, Column, column, facts_of, ordered
-from hansa.results.reader import headline
+from hansa.results.rows import headline
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from run_folders import FEDAVG, OWN, REAL, FakePhase, write_run
 
 from hansa.cli.console import show_comparison
 from hansa.errors import HansaError
-from hansa.results.reader import Run, phases
+from hansa.results.reader import Run
 from hansa.results.report import build, build_split_page, clients
 from hansa.results.report.curves import metrics_to_draw
 from hansa.results.report.distribution import arrange
 from hansa.results.report.markup import hue
 from hansa.results.report.page import page
+from hansa.results.rows import phases
 
 
 class Reader(HTMLParser):

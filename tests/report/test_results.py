@@ -11,7 +11,9 @@ import pytest
 from run_folders import FED3R, FINETUNE, REAL, write_run
 
 from hansa.errors import HansaError
-from hansa.results.reader import Run, comparison, curve, headline, labels, phases, points, total
+from hansa.results.points import curve, points
+from hansa.results.reader import Run, labels
+from hansa.results.rows import comparison, headline, phases, total
 from hansa.results.spread import repetitions
 
 

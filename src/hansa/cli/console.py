@@ -15,8 +15,9 @@ from rich.text import Text
 from hansa.cli.text import printable
 from hansa.results.by_client import ByClient, by_client, few
 from hansa.results.privacy import privacy_text
-from hansa.results.reader import Row, Run, is_number, labels, phases
+from hansa.results.reader import Run, labels
 from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text, spread_text
+from hansa.results.rows import Row, is_number, phases
 from hansa.results.spread import Spread, repetitions
 
 PIPED = 10_000  # characters in a line that nobody's screen cuts

@@ -16,8 +16,8 @@ from hansa.cli.text import printable
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
 from hansa.results.columns import column
-from hansa.results.reader import headline
 from hansa.results.report.format import bytes_text, metric_text, seconds_text
+from hansa.results.rows import headline
 from hansa.running.loop import Record
 
 Watch = Callable[[Record], None]

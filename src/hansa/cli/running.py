@@ -128,7 +128,8 @@ def compare(
     """Compare runs in one table: accuracy, rounds, bytes, FLOPs, seconds."""
     from hansa.cli.console import show_comparison
     from hansa.results import report as reports
-    from hansa.results.reader import Run, comparison
+    from hansa.results.reader import Run
+    from hansa.results.rows import comparison
 
     folders = [_run_or_plan(name, seed, out, trust) for name in runs]
     opened = [Run.open(folder) for folder in folders]

@@ -39,7 +39,8 @@ from hansa.plan.schema import Plan
 from hansa.results.reader import Run
 from hansa.results.writer import RunFolder
 from hansa.running.phase_run import PhaseRun, restore
-from hansa.task import Task, expected_shapes, reader_of, task_from_table, task_to_table
+from hansa.task import Task, reader_of
+from hansa.task_table import expected_shapes, task_from_table, task_to_table
 from hansa.tree import Tree
 
 FORMAT = 2  # of model files; a file of a newer format is refused

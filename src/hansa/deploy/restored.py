@@ -17,7 +17,7 @@ from hansa.plan.phases import phases_of
 from hansa.results.reader import Run
 from hansa.running.experiment import Experiment
 from hansa.running.phase_run import PhaseRun, restore
-from hansa.task import task_from_table
+from hansa.task_table import task_from_table
 
 
 def last_phase(run: Run, store: Store, trust: Trust) -> PhaseRun:

@@ -20,7 +20,8 @@ from hansa.io import wire
 from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.io.trust import Trust
 from hansa.metrics.suite import Suite
-from hansa.task import ClientData, task_from_table, task_to_table
+from hansa.task import ClientData
+from hansa.task_table import task_from_table, task_to_table
 from hansa.training.carried import Summed, carried, uncarried
 from hansa.tree import Tree, nest, pick
 

@@ -15,7 +15,7 @@ from hansa.plan.schema import Plan, Start
 from hansa.results.reader import Run
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.phase_run import PhaseRun, reached, restore
-from hansa.task import task_from_table
+from hansa.task_table import task_from_table
 
 
 def origin_of(start: Start, experiment: Experiment, trust: Trust) -> PhaseRun:

@@ -21,7 +21,8 @@ from hansa.plan.checks import check_phases
 from hansa.plan.files import read_plan, write_plan
 from hansa.plan.schema import PhasePlan, Plan
 from hansa.results.columns import Column, ordered
-from hansa.results.reader import Run, headline, phases
+from hansa.results.reader import Run
+from hansa.results.rows import headline, phases
 from hansa.results.spread import Spread
 
 KEPT = 3  # one candidate in so many goes on, for so many times the rounds

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hansa.results.columns import HEADLINE_NAMES, Column, column
-from hansa.results.reader import Run, is_number, phases
+from hansa.results.reader import Run
+from hansa.results.rows import is_number, phases
 from hansa.results.spread import Spread
 
 if TYPE_CHECKING:

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from hansa.errors import HansaError, did_you_mean, require
+from hansa.errors import HansaError, require
 from hansa.metrics.facts import Facts
-from hansa.results.columns import UNDEFINED, Column, column, facts_from, ordered
-from hansa.results.summary import phase_summary
+from hansa.results.columns import facts_from
 
 if TYPE_CHECKING:
     import pyarrow
 
 Record = Mapping[str, Any]
-Axis = Literal["rounds", "bytes", "flops", "seconds", "clock"]
-
-AXES: tuple[Axis, ...] = ("rounds", "bytes", "flops", "seconds", "clock")
-SUMMARY = (
-    "algorithm",
-    "rounds",
-    "before",
-    "metrics",
-    "evaluated",
-    "deployed",
-    "exploded",
-    "bytes_up",
-    "bytes_down",
-    "flops",
-    "seconds",
-    "s2c",
-    "c2s",
-    "c2c",
-    "forgotten",
-)  # fields of a row that a phase's summary holds under the same name
 
 
 @dataclass(frozen=True)
@@ -225,100 +203,6 @@ def reading(runs: Sequence[Run]) -> Iterator[None]:
         raise HansaError(f"{says}. Restore it or run again.") from error
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The one number to show of a phase: which metric, its value, and the round it was evaluated at."""
-
-    column: Column
-    value: float
-    round: int
-    deployed: bool  # whether the round was chosen by validation sets; else it is the last evaluation
-
-
-@dataclass(frozen=True)
-class Row:
-    """A phase of a run: where it began, where it ended, and what it cost."""
-
-    run: str
-    phase: str
-    algorithm: str
-    rounds: int
-    before: Mapping[str, float]  # evaluated before its first round; empty where that was not done
-    metrics: Mapping[str, float]  # of the deployed round, or of the last evaluation
-    bytes_up: int
-    bytes_down: int
-    flops: float
-    seconds: float
-    s2c: int = 0  # messages from the server to clients
-    c2s: int = 0  # from clients to the server
-    c2c: int = 0  # from client to client
-    evaluated: int | None = None  # the round of these metrics
-    deployed: int | None = None  # the round chosen by validation sets, where one was
-    exploded: bool = False  # whether the loss is many times what the phase began with
-    forgotten: Sequence[str] = ()  # clients that were taken out afterwards: the metrics are those without them
-
-    @property
-    def title(self) -> str:
-        """The phase's name, with the number of clients that were forgotten since."""
-        many = len(self.forgotten)
-        return self.phase + (f", {many} client{'s' if many > 1 else ''} forgotten" if many else "")
-
-    @property
-    def bytes(self) -> int:
-        """Up and down together."""
-        return self.bytes_up + self.bytes_down
-
-    @property
-    def headline(self) -> Headline | None:
-        """The one number to show; None where there is none."""
-        found = headline(self.metrics)
-        if found is None or self.evaluated is None:
-            return None
-        return Headline(column(found[0]), found[1], self.evaluated, self.evaluated == self.deployed)
-
-
-def phases(run: Run) -> list[Row]:
-    """Return a row per phase begun, each with its deployed or last evaluation, never its best.
-
-    Where clients were forgotten, the last phase's is the evaluation that followed; the journal has the rounds as they
-    were.
-    """
-    if run.summary.get("forgotten"):
-        return [_row(run.name, phase) for phase in run.summary["phases"]]
-    grouped: dict[int, list[Record]] = {}
-    for record in run.rounds:
-        grouped.setdefault(record["phase"], []).append(record)
-    if grouped or run.status != "finished":
-        return [_row(run.name, phase_summary(records)) for records in grouped.values()]
-    told = run.summary.get("phases", [])
-    good = isinstance(told, list) and all(isinstance(one, dict) and "name" in one and sound(one) for one in told)
-    require(good, f"The phases in '{run.path / 'summary.json'}' are damaged. Remove the file or run again.")
-    return [_row(run.name, phase) for phase in told]
-
-
-def total(rows: Sequence[Row]) -> Row:
-    """Return a run's phases as one row: costs added, from where the first began to the metrics of the last."""
-    return replace(
-        rows[-1],
-        before=rows[0].before,
-        phase="all phases",
-        algorithm="",
-        rounds=sum(row.rounds for row in rows),
-        bytes_up=sum(row.bytes_up for row in rows),
-        bytes_down=sum(row.bytes_down for row in rows),
-        flops=sum(row.flops for row in rows),
-        seconds=sum(row.seconds for row in rows),
-        s2c=sum(row.s2c for row in rows),
-        c2s=sum(row.c2s for row in rows),
-        c2c=sum(row.c2c for row in rows),
-    )
-
-
-def _row(run: str, phase: Record) -> Row:
-    """Return a row from a phase's summary."""
-    return Row(run=run, phase=str(phase["name"]), **{key: phase[key] for key in SUMMARY if key in phase})
-
-
 def labels(runs: Sequence[Run]) -> list[str]:
     """Name each run so as to tell it from the others: its name, with seed or folder where that is not enough."""
     named = [run.name for run in runs]
@@ -332,70 +216,3 @@ def facts_in(runs: Sequence[Run]) -> tuple[Facts, ...]:
     """Return the runs' recorded facts on their metrics; of two that share a name, the first run's."""
     found = {facts.name: facts for run in reversed(runs) for facts in run.metrics}
     return tuple(found.values())
-
-
-def comparison(runs: Sequence[Run]) -> list[Row]:
-    """Return a row per run and phase, in the order given."""
-    return [replace(row, run=label) for run, label in zip(runs, labels(runs), strict=True) for row in phases(run)]
-
-
-def headline(metrics: Mapping[str, float]) -> tuple[str, float] | None:
-    """Return the one number to show of an evaluation: the first metric, on the global test set if there is one.
-
-    None where there is no number, as when the model has diverged.
-    """
-    known = [one for one in ordered(metrics) if one.facts is not UNDEFINED and is_number(metrics[one.name])]
-    return (known[0].name, float(metrics[known[0].name])) if known else None
-
-
-def is_number(value: object) -> bool:
-    """Tell whether it can be drawn: neither missing nor infinite."""
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-@dataclass(frozen=True)
-class Point:
-    """An evaluation on a curve: the cost since the run began and the metric's value.
-
-    Where a phase was evaluated before its first round, the point's record is that of round 0.
-    """
-
-    x: float
-    y: float
-    phase: int
-    record: Record
-
-
-def points(run: Run, metric: str, against: Axis = "rounds") -> list[Point]:
-    """Return a metric at every evaluation over the cost so far; costs go on adding up over phases."""
-    require(against in AXES, f"A curve cannot be drawn against '{against}'.{did_you_mean(against, AXES)}")
-    cost, found = 0.0, []
-    for record in run.rounds:
-        earlier, cost = cost, cost + _cost(record, against)
-        for x, told, at in ((earlier, "before", {**record, "round": 0}), (cost, "metrics", record)):
-            value = record.get(told, {}).get(metric)
-            if is_number(value):
-                found.append(Point(x, float(value), record["phase"], at))
-    return found
-
-
-def curve(run: Run, metric: str, against: Axis = "rounds") -> tuple[list[float], list[float]]:
-    """Return a metric over the rounds, bytes, FLOPs, seconds or simulated seconds so far, ready to plot."""
-    found = points(run, metric, against)
-    return [point.x for point in found], [point.y for point in found]
-
-
-def _cost(record: Record, against: Axis) -> float:
-    if against == "rounds":
-        return 1.0 if record["round"] > 0 else 0.0
-    if against == "bytes":
-        return float(record.get("bytes_up", 0) + record.get("bytes_down", 0))
-    if against == "clock":
-        return simulated(record)
-    return float(record.get(against, 0))
-
-
-def simulated(record: Record) -> float:
-    """Return the seconds that a round took on the clock; none where no clock ran."""
-    clock = record.get("clock")
-    return float(clock["end"] - clock["start"]) if clock else 0.0

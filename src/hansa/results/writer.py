@@ -34,7 +34,7 @@ from hansa.results.tables import client_tables, group_tables, phase_tables
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import Record
 from hansa.running.phase_run import PhaseRun
-from hansa.task import task_to_table
+from hansa.task_table import task_to_table
 
 Watcher = Callable[[Record], None]
 FILES = (  # that nobody writes but whoever has the folder's store open

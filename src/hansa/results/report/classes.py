@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hansa.results.columns import column
-from hansa.results.reader import Point, Run, points
+from hansa.results.points import Point, points
+from hansa.results.reader import Run
 from hansa.results.report.curves import thin
 from hansa.results.report.format import percent_text
 from hansa.results.report.frame import figure

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hansa.results.columns import UNDEFINED, Column, ordered
-from hansa.results.reader import Axis, Point, Record, Run, facts_in, points
+from hansa.results.points import Axis, Point, points
+from hansa.results.reader import Record, Run, facts_in
 from hansa.results.report.format import COSTS, metric_text, prefix_for, significant, time_unit
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, line, spread, text_width
 from hansa.results.report.markup import Markup, element, hue, join, number

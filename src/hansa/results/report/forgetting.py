@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from hansa.metrics.facts import CHAIN
 from hansa.results.columns import CHAINS, Column, column
-from hansa.results.reader import Point, Run, points
+from hansa.results.points import Point, points
+from hansa.results.reader import Run
 from hansa.results.report.curves import thin
 from hansa.results.report.format import metric_text
 from hansa.results.report.frame import figure

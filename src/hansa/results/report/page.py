@@ -10,7 +10,7 @@ from datetime import datetime
 from importlib.resources import files
 
 from hansa.results.privacy import privacy_text
-from hansa.results.reader import Headline, Record, Row, Run, facts_in, labels, phases, total
+from hansa.results.reader import Record, Run, facts_in, labels
 from hansa.results.report import (
     attacks,
     by_name,
@@ -29,6 +29,7 @@ from hansa.results.report import phases as changes
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.markup import Child, Markup, element
 from hansa.results.report.ranking import MOST_CARDS, ranking
+from hansa.results.rows import Headline, Row, phases, total
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 WIDE_RANGE = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hansa.results.columns import Column
-from hansa.results.reader import Point
+from hansa.results.points import Point
 from hansa.results.report.curves import Series, bands, place_of
 from hansa.results.report.format import metric_text
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, polyline

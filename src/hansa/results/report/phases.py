@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from hansa.metrics.facts import Facts
 from hansa.results.columns import DECILES, HEADLINE_NAMES, Column, column, ordered
-from hansa.results.reader import Row, is_number
 from hansa.results.report.format import metric_text, significant
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, figure, polyline
 from hansa.results.report.markup import Markup, element, join
 from hansa.results.report.scale import Scale
 from hansa.results.report.values import value_scale, value_ticks
+from hansa.results.rows import Row, is_number
 
 MOST_CARDS = 12
 TENTHS = Ticks([1, 3, 5, 7, 9], lambda place: f"{10 * place:.0f} %")

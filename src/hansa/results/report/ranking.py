@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hansa.results.columns import Column
-from hansa.results.reader import Headline, Row, Run, phases, total
+from hansa.results.reader import Run
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.markup import Markup, element
 from hansa.results.report.tables import swatch
+from hansa.results.rows import Headline, Row, phases, total
 
 MOST_CARDS = 6  # runs that a page has room for as cards
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hansa.results.columns import Column, ordered
-from hansa.results.reader import Record, Row, Run, facts_in, is_number, phases, simulated, total
+from hansa.results.points import simulated
+from hansa.results.reader import Record, Run, facts_in
 from hansa.results.report.bars import Part, stacked
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
 from hansa.results.report.frame import figure
 from hansa.results.report.markup import Child, Markup, element, hue, join
+from hansa.results.rows import Row, is_number, phases, total
 
 
 def table(heads: Sequence[str], rows: Sequence[Markup], label: str, kind: str | None = None) -> Markup:
