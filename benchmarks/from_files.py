@@ -35,7 +35,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-TRIED = 2048  # pictures in memory that the network is timed on
+TRIED = 8  # batches in memory that the network is timed on
 REPEATS = 3
 FOLDER = 1000  # pictures of a folder
 WIDTH = 1280  # features of the network that costs little, as many as EfficientNet-Lite's
@@ -200,15 +200,14 @@ def network(settings: argparse.Namespace) -> dict[str, Any]:
     """Time the network on decoded pictures, as many at a time as an extraction takes."""
     from hansa.features.extract import BATCH, DEVICE_BATCH, all_bits, loaded
 
-    pictures = source(settings).load().train.x[:TRIED]
-    features, batch = loaded(extractor(settings), settings.device), BATCH if settings.device == "cpu" else DEVICE_BATCH
+    batch = BATCH if settings.device == "cpu" else DEVICE_BATCH
+    pictures, features = source(settings).load().train.x[: TRIED * batch], loaded(extractor(settings), settings.device)
 
     def through() -> None:
         with torch.no_grad(), all_bits(settings.device):
             for start in range(0, len(pictures), batch):
                 features(pictures[start : start + batch]).cpu()
 
-    pictures[:batch].sum()
     return {"rate": len(pictures) / best([through])[0]}
 
 

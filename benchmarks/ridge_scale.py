@@ -48,12 +48,12 @@ def main() -> None:
 
 def linear(samples: int, clients: int, classes: int, device: str, repeats: int) -> None:
     z, y = data(samples, classes, device)
-    ends = np.cumsum(client_sizes(samples, clients))
+    sizes = client_sizes(samples, clients).tolist()
     print(f"\nlinear: {samples} × {DIMENSION} float32 ({z.nbytes / 1e6:.0f} MB), {clients} clients, {classes} classes")
     before = reset_memory(device)
 
     def federated() -> Tensor:
-        parts = ((z[start:end], y[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True))
+        parts = zip(z.split(sizes), y.split(sizes), strict=True)  # one by one, as clients of a simulation are
         return RidgeStatistics.from_clients(parts, DIMENSION, classes, device=device).solve(LAM)
 
     federated()

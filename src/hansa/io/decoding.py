@@ -180,6 +180,8 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a keyboard asks every process to stop, and this one ends by itself
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # asked of every process; the run answers, and this one ends with it
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     with suppress(BrokenPipeError):
         _serve(sys.stdin.buffer, sys.stdout.buffer)
