@@ -15,14 +15,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("io", "payload"),
     ("task", "server", "metrics", "channels"),
     ("contract", "ridge", "data", "orchestrate"),
-    ("models", "training", "sklearn"),
+    ("models", "training"),
     ("features", "algorithms", "engines"),
     ("attacks",),
     ("running",),
     ("results",),
     ("plan",),
     ("api", "deploy"),
-    ("cli",),
+    ("cli", "sklearn"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
