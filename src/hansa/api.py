@@ -66,6 +66,7 @@ def run(
     progress: Progress | None = None,
     trust: TrustLike = False,
     announce: Callable[[Experiment], None] = lambda _: None,
+    show: bool = True,
 ) -> Run:
     """Run a plan (an object, a file, or a shipped plan's name), or data, model and algorithm, and return its folder.
 
@@ -75,7 +76,8 @@ def run(
     objects or names of the catalogue.  Beside a plan, `data` and `model` stand in for its own.
 
     `changes` are single settings of a plan such as `"phases.0.rounds=5"`.  A file may name code of one's own only where
-    `trust` admits it: True is all of it, a list those import paths.  `announce` is told what is about to be run.
+    `trust` admits it: True is all of it, a list those import paths.  `announce` is told what is about to be run;
+    in a notebook bars `show` how it goes on.
     """
     objects = Objects(
         data, label, client, target, partition, test, features, model, algorithm, rounds, metrics, engine, name
@@ -89,7 +91,7 @@ def run(
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
     text = write_plan(plan)  # which refuses what no plan may hold
-    watchers, progress = _shown(plan, watchers, progress)
+    watchers, progress = _shown(plan, watchers, progress) if show else (watchers, progress)
     assembled, folder = assemble(plan, data, progress, trust=trust), RunFolder(path)
     announce(assembled.experiment)
     with closing(folder.claim()) as store:

@@ -80,5 +80,5 @@ def _clients_html(run: Run) -> str:
 
 def table_html(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     """Return a table."""
-    top = element("tr", *(element("th", one) for one in head))
+    top = element("tr", *(element("th", one) for one in head)) if head else None
     return element("table", top, *(element("tr", *(element("td", one) for one in row)) for row in rows))

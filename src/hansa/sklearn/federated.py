@@ -58,7 +58,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         first = next(iter(made.clients.values())).train
         made = dataclasses.replace(made, test=ClientData(first.x[:1], first.y[:1]))  # of a run that nobody will read
         with tempfile.TemporaryDirectory() as folder:
-            done = run(data=made, **told, seed=self.seed, out=Path(folder) / "run")
+            done = run(data=made, **told, seed=self.seed, out=Path(folder) / "run", show=False)
             require(
                 done.status == "finished",
                 f"There is no model: {done.summary.get('why', f'the run was {done.status}.')}",
