@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,9 @@ def notebook_show() -> Show | None:
 
 
 def _bars() -> Show:
-    shown: Any = importlib.import_module("IPython.display")
+    import IPython.display
+
+    shown: Any = IPython.display
     bars: dict[str, Any] = {}
     began = told = time.monotonic()
 

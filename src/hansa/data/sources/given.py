@@ -25,7 +25,7 @@ class Given:
     form: str = "data"  # what it was
     label: str = ""  # of a frame, the column with the labels …
     client: str = ""  # … and the one with the clients' names
-    target: Kind | None = None
+    target: Kind | None = None  # whether labels are classes or real numbers
 
     def load(self) -> Dataset:
         """Refuse: nothing but the caller has the data."""
