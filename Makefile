@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking,cluster,search,frames,docs
 
-.PHONY: demo test flower check lint types docs dist lock bench bench-files mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
+.PHONY: demo test flower newcomer check lint types docs dist lock bench bench-files mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -41,6 +41,9 @@ test: $(VENV)/all  ## All fast tests
 
 flower: $(VENV)/all  ## A real federation on Flower, on this machine: some minutes
 	$(BIN)/pytest -m flower tests/deploy
+
+newcomer:  ## All that the README and the tutorials say, from `git clone` on with an empty HOME, and the time it takes
+	$(PYTHON) -m tests.newcomer
 
 lint: $(VENV)/all
 	$(BIN)/ruff check .

@@ -16,14 +16,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("io", "payload"),
     ("task", "server", "metrics", "channels"),
     ("contract", "task_table", "ridge", "data", "orchestrate"),
-    ("models", "training", "sklearn"),
+    ("models", "training"),
     ("features", "algorithms", "engines"),
     ("attacks",),
     ("running",),
     ("results",),
     ("plan",),
     ("api", "deploy"),
-    ("cli",),
+    ("cli", "sklearn"),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -10,17 +10,24 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from hansa.data.targets import Kind
 from hansa.engines.signals import STOPPING
 from hansa.errors import DamagedStore, Diverged, HansaError, require
 from hansa.io.codec import import_paths, piece_to_table, to_table
 from hansa.io.store import DiskStore, Store, checkpoint_of, fingerprint
-from hansa.io.trust import TrustLike
+from hansa.io.trust import Trust, TrustLike
+from hansa.lazy import nn
+from hansa.models.given import given_model
 from hansa.plan.assemble import Assembled, Data, Progress, assemble
 from hansa.plan.files import read_plan, write_plan
 from hansa.plan.identity import changed, check_kinds, code_facts, data_facts, plan_facts
+from hansa.plan.objects import Objects
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
+from hansa.results.notebook import notebook_show
+from hansa.results.progress import extraction_watcher, round_watcher
 from hansa.results.reader import Run
 from hansa.results.tracking import Tracking
 from hansa.results.writer import RunFolder, Watcher
@@ -36,27 +43,54 @@ def new_folder(plan: Plan) -> Path:
 
 
 def run(
-    plan: Plan | str | Path,
+    plan: Plan | str | Path | None = None,
     *,
+    data: Data = None,
+    model: Any = None,
+    algorithm: Any = None,
+    rounds: int | None = None,
+    label: str = "",
+    client: str = "",
+    target: Kind | None = None,
+    partition: Any = None,
+    test: Any = None,
+    features: Any = None,
+    metrics: Any = None,
+    engine: Any = None,
+    name: str | None = None,
     out: str | Path | None = None,
     seed: int | None = None,
     changes: Sequence[str] = (),
-    data: Data = None,
     watchers: Sequence[Watcher] = (),
     progress: Progress | None = None,
     trust: TrustLike = False,
     announce: Callable[[Experiment], None] = lambda _: None,
+    show: bool = True,
 ) -> Run:
-    """Run a plan (an object, a file, or a shipped plan's name) and return its run folder.
+    """Run a plan (an object, a file, or a shipped plan's name), or data, model and algorithm, and return its folder.
 
-    `changes` are single settings such as `"phases.0.rounds=5"`; `data` stands in for the plan's own data.  A file may
-    name code of one's own only where `trust` admits it: True is all of it, a list those import paths.  `announce` is
-    told what is about to be run.
+    Without a plan, `data` is a frame (with the names of its columns `label` and `client`), `(x, y)`, `(x, y, client)`,
+    `{client: (x, y)}`, a source, a data set or a federation; `model` a torch module or a piece; `algorithm` an
+    algorithm, a list of them or of phases, or a line of the papers' notation, each for so many `rounds`.  Pieces are
+    objects or names of the catalogue.  Beside a plan, `data` and `model` stand in for its own.
+
+    `changes` are single settings of a plan such as `"phases.0.rounds=5"`.  A file may name code of one's own only where
+    `trust` admits it: True is all of it, a list those import paths.  `announce` is told what is about to be run;
+    in a notebook bars `show` how it goes on.
     """
-    plan = plan if isinstance(plan, Plan) else read_plan(plan, changes, trust=trust)
+    objects = Objects(
+        data, label, client, target, partition, test, features, model, algorithm, rounds, metrics, engine, name
+    )
+    if plan is None:
+        require(not changes, "The 'changes' are of a plan, and there is none: give the settings themselves.")
+        plan, data = objects.plan(Trust.of(trust))
+    else:
+        plan = plan if isinstance(plan, Plan) else read_plan(plan, changes, trust=trust)
+        plan, data = objects.beside(plan)
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
     text = write_plan(plan)  # which refuses what no plan may hold
+    watchers, progress = _shown(plan, watchers, progress) if show else (watchers, progress)
     assembled, folder = assemble(plan, data, progress, trust=trust), RunFolder(path)
     announce(assembled.experiment)
     with closing(folder.claim()) as store:
@@ -69,7 +103,7 @@ def run(
         own, engine = sorted(set(import_paths(plan))), piece_to_table("engine", plan.engine)
         folder.begin(text, plan.seed, engine, trusted=own)
         folder.write_data(assembled.experiment, changed=True)
-        return _finish(plan, folder, store, assembled, watchers)
+        return replace(_finish(plan, folder, store, assembled, watchers), given=data)
 
 
 def resume(
@@ -77,6 +111,7 @@ def resume(
     *,
     accept: Collection[str] = (),
     data: Data = None,
+    model: nn.Module | None = None,
     watchers: Sequence[Watcher] = (),
     progress: Progress | None = None,
     trust: TrustLike = False,
@@ -84,23 +119,37 @@ def resume(
     """Continue a run where its last checkpoint stands; the result equals an uninterrupted run's, bit for bit.
 
     Where the plan, the code or the data is not what the run began with, it is refused, unless `accept` names that kind
-    of change, which is then recorded in `env.json`.  The folder may come from somebody else, so code of one's own that
-    its plan names needs `trust` again.
+    of change, which is then recorded in `env.json`.  A run that was given data or a module as objects needs the same
+    again.  The folder may come from somebody else, so code of one's own that its plan names needs `trust` again.
     """
     check_kinds(accept)
+    if model is not None:
+        given_model(model)
     done = Run.open(path)
     says = f"A client was being forgotten in '{path}'"
     require(done.status != "forgetting", f"{says}: end that first, with the same 'hansa forget' again.")
     plan, folder = read_plan(done.path / "plan.toml", trust=trust), RunFolder(done.path)
     if done.status == "finished" and _ended(plan, done.path):
-        return done
+        return replace(done, given=data)
     with closing(folder.open_store()) as store:
         known = store.progress()
         require(known is not None, f"The checkpoint of '{path}' is gone: run the plan again in another folder.")
         assert known is not None
         folder.rewind(known)  # before anybody reads the journal
+        watchers, progress = _shown(plan, watchers, progress)
         assembled = _unchanged(plan, folder, store, known, accept, lambda: assemble(plan, data, progress, trust=trust))
-        return _finish(plan, folder, store, assembled, watchers)
+        return replace(_finish(plan, folder, store, assembled, watchers), given=data)
+
+
+def _shown(
+    plan: Plan, watchers: Sequence[Watcher], progress: Progress | None
+) -> tuple[Sequence[Watcher], Progress | None]:
+    """Add bars where the run is started in a notebook."""
+    show = notebook_show()
+    if show is None:
+        return watchers, progress
+    rounds = [phase.rounds for phase in phases_of(plan)]
+    return [*watchers, round_watcher(show, rounds)], progress or extraction_watcher(show)
 
 
 def _ended(plan: Plan, path: Path) -> bool:

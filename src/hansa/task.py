@@ -87,6 +87,11 @@ def reader_of(model: Model) -> ReadsTexts | None:
     return next((one for one in parts_of(model) if isinstance(one, ReadsTexts)), None)
 
 
+def here_only(model: Model) -> bool:
+    """Tell whether a model, or one that it is made of, is an object of this process, which no other could build."""
+    return any(getattr(one, "here_only", False) for one in parts_of(model))
+
+
 def fingerprint_of(model: Model) -> str:
     """Return a name of the weights that a model, and those it is made of, come with; empty where they have none."""
     return " ".join(cast(Any, one).fingerprint() for one in parts_of(model) if hasattr(one, "fingerprint"))

@@ -162,9 +162,13 @@ def test_a_run_on_objects_is_given_the_same_objects(tmp_path: Path) -> None:
     federation = hansa.federation_from_clients(clients)
     (tmp_path / "plan.toml").write_text(PLAN + PHASES["kept head"])
     run = hansa.run(tmp_path / "plan.toml", out=tmp_path / "run", data=federation)
+    with pytest.raises(HansaError, match="was given its data in Python, as a federation"):
+        load_model(run.path, "a")
+    other = hansa.federation_from_clients({**clients, "b": clients["a"]})
     with pytest.raises(HansaError, match="The data has changed"):
-        load_model(run, "a")
-    assert load_model(run, "a", data=federation).probabilities(clients["a"][0]).shape == (20, 2)
+        load_model(run.path, "a", data=other)
+    for known in (load_model(run, "a"), load_model(run.path, "a", data=federation)):
+        assert known.probabilities(clients["a"][0]).shape == (20, 2)
 
 
 def test_a_foreign_or_damaged_file_is_no_model(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -80,10 +80,12 @@ def pages(tmp_path_factory, three, many, killed):
     timed = write_chains(write_run(root / "timed", "FedSeq", (CHAINED,), classes=62), clock=True)
     lines = write_chains(write_run(root / "lines", "FedAsyncSeq", (FEDAVG,), clients=60), 20, 6, window=4, clock=True)
     folders["time"] = [timed, lines, three[0]]
+    ends = [replace(FEDAVG, end=0.9 - 0.004 * place) for place in range(20)]
+    folders["twenty"] = [write_run(root / f"{n}", f"run {n}", (end,), clients=4, seed=n) for n, end in enumerate(ends)]
     return {name: build(runs, root / f"{name}.html") for name, runs in folders.items()}
 
 
-@pytest.mark.parametrize("name", ["one", "three", "many", "killed", "long", "own", "real", "chains", "time"])
+@pytest.mark.parametrize("name", ["one", "three", "twenty", "many", "killed", "long", "own", "real", "chains", "time"])
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_are_drawn_and_text_is_readable(browser, pages, name, size, scheme):
@@ -96,6 +98,20 @@ def test_charts_are_drawn_and_text_is_readable(browser, pages, name, size, schem
     assert browser.evaluate(SMALL) == []
     assert browser.complaints() == []
     assert {address.split(":")[0] for address in browser.requests()} <= {"file", "data"}
+
+
+def test_a_frame_that_holds_more_than_it_shows_says_so_until_its_end_is_seen(browser, pages):
+    shown = """[...document.querySelectorAll(".scroll.more")].map(e => getComputedStyle(e, "::before").content)"""
+    browser.open(pages["three"], *LAPTOP)
+    assert browser.evaluate(shown) == []
+    browser.open(pages["three"], *PHONE)
+    told = browser.evaluate(shown)
+    assert told and all("Scroll sideways" in text for text in told)
+    ends = "document.querySelectorAll('.scroll.more.end').length"
+    assert browser.evaluate(ends) == 0
+    browser.evaluate("document.querySelectorAll('.scroll.more').forEach(e => { e.scrollLeft = 9999; })")
+    browser.evaluate("new Promise(done => setTimeout(done, 200))")
+    assert browser.evaluate(ends) == len(told)
 
 
 def test_dark_and_light_differ(browser, pages):

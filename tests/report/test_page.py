@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -13,10 +14,11 @@ from run_folders import FEDAVG, OWN, REAL, FakePhase, write_run
 
 from hansa.cli.console import show_comparison
 from hansa.errors import HansaError
+from hansa.results.columns import column
 from hansa.results.reader import Run
-from hansa.results.report import build, build_split_page, clients
+from hansa.results.report import build, build_split_page, clients, curves
 from hansa.results.report.curves import metrics_to_draw
-from hansa.results.report.distribution import arrange
+from hansa.results.report.distribution import arrange, in_words
 from hansa.results.report.markup import hue
 from hansa.results.report.page import page
 from hansa.results.rows import phases
@@ -320,3 +322,36 @@ def test_many_runs_are_ranked_in_a_table_and_flagged(tmp_path: Path) -> None:
 
 def test_two_dozen_runs_have_colours_and_patterns_of_their_own() -> None:
     assert len({hue(place) for place in range(24)}) == 24
+
+
+def test_the_division_is_told_in_plain_english(tmp_path):
+    data = {"clients": ["a", "b"], "class_names": ["x", "y", "z"], "counts": [[6, 0, 0], [0, 3, 3]]}
+    data["heterogeneity"] = {"mean_jaccard": 0.0, "jensen_shannon_mean": 0.7}
+    assert in_words(data) == (
+        "2 clients hold 12 training samples, 6 each. A client has 1.5 of the 3 classes on average, and two clients "
+        "have none of their classes in common. What a client sees is far from what everyone sees together."
+    )
+    data["counts"], data["heterogeneity"] = [[1, 2, 0], [3, 4, 0]], {"mean_jaccard": 0.44, "jensen_shannon_mean": 0.01}
+    assert "between 3 and 7 each" in in_words(data) and "44 % of their classes" in in_words(data)
+    assert in_words(data).endswith("Every client sees much the same mix of classes.")
+    assert in_words({"clients": ["a"], "class_names": [], "counts": [[5]]}) == "One client holds 5 training samples."
+    assert in_words(data) in Reader(build_split_page("s", data, tmp_path / "split.html").read_text()).text
+
+
+def test_many_runs_are_drawn_where_they_end(tmp_path):
+    """The axis of many begins at the worst end, above where they began; labels keep their distance."""
+    ends = [0.9 - 0.003 * place for place in range(12)]
+    runs = [
+        Run.open(write_run(tmp_path / f"{place}", phases=(replace(FEDAVG, start=0.1, end=end),), seed=place))
+        for place, end in enumerate(ends)
+    ]
+    metric = column("test_accuracy")
+    few = curves.panels(runs[:3], list("abc"), metric)
+    many = curves.panels(runs, list("abcdefghijkl"), metric)
+    assert ">20 %<" in few and ">20 %<" not in many
+    assert "what lies beyond is drawn on its edge" in many and "beyond" not in few
+    first = many.partition("</svg>")[0]
+    lines = [float(y) for y in re.findall(r'y="([\d.]+)" class="last', first)]
+    assert 3 <= len(lines) < 12 and min(abs(a - b) for a, b in itertools.combinations(lines, 2)) >= 12.9
+    low = [float(y) for path in re.findall(r'd="M([^"]*)" class="line"', first) for y in re.findall(r" ([\d.]+)", path)]
+    assert max(low) <= 228  # nothing below the axis

@@ -17,12 +17,22 @@ X, NUMBERS = load_digits(return_X_y=True)
 Y = np.array([f"digit {number}" for number in NUMBERS])
 
 
+def expected_failures(estimator: RidgeStatisticsClassifier) -> dict[str, str]:
+    failures = {}
+    if estimator.random_features is not None:
+        failures["check_sample_weight_equivalence_on_dense_data"] = "σ is a median of distances, which repeats change"
+    if estimator.normalize != "none":
+        failures["check_class_weight_classifiers"] = "columns are brought to one length whatever their classes weigh"
+    return failures
+
+
 @parametrize_with_checks(
     [
         RidgeStatisticsClassifier(),
         RidgeStatisticsClassifier(normalize="gamma", intercept=True),
         RidgeStatisticsClassifier(normalize="none", random_features=100),
-    ]
+    ],
+    expected_failed_checks=expected_failures,
 )
 def test_scikit_learn_checks(estimator, check) -> None:
     check(estimator)

@@ -18,13 +18,20 @@ X, Y = load_diabetes(return_X_y=True)
 TWO = np.stack([Y, X[:, 3] * 100 - Y], 1)
 
 
+def expected_failures(estimator: RidgeStatisticsRegressor) -> dict[str, str]:
+    """σ is a median of distances, which repeated rows change; GCV's smallest λ leaves rounding of 1e-7."""
+    exact = estimator.random_features is None and estimator.lam != "gcv"
+    return {} if exact else {"check_sample_weight_equivalence_on_dense_data": "σ or λ follows the rows"}
+
+
 @parametrize_with_checks(
     [
         RidgeStatisticsRegressor(),
         RidgeStatisticsRegressor(lam="gcv"),
         RidgeStatisticsRegressor(lam=0.1, intercept=False),
         RidgeStatisticsRegressor(lam="gcv", random_features=100),
-    ]
+    ],
+    expected_failed_checks=expected_failures,
 )
 def test_scikit_learn_checks(estimator, check) -> None:
     check(estimator)

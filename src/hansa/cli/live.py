@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,27 +14,20 @@ from hansa.cli.console import plain
 from hansa.cli.text import printable
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
-from hansa.results.columns import column
-from hansa.results.report.format import bytes_text, metric_text, seconds_text
-from hansa.results.rows import headline
-from hansa.running.loop import Record
-
-Watch = Callable[[Record], None]
-Extraction = Callable[[int, int], None]
-Show = Callable[[str, int, int, str, str], None]  # of what, how much is done, of how much, of which unit, and a note
+from hansa.results.progress import Extraction, Show, Watch, extraction_watcher, round_watcher
+from hansa.results.report.format import seconds_text
 
 LINE_SECONDS = 10.0  # between two lines of progress in a log
-LATELY_SECONDS = 30.0  # that a rate is taken over
 
 
 @contextmanager
 def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction]]:
     """Print the run folder, then show (on stderr) how the run goes on."""
-    console = Console(stderr=True)
+    console, rounds = Console(stderr=True), [phase.rounds for phase in phases_of(plan)]
     console.print(plain(f"Run folder: {path}"), soft_wrap=True)
     if not console.is_terminal:
         show = _lines(console)
-        yield _round_watcher(show, plan), _extraction_watcher(show)
+        yield round_watcher(show, rounds), extraction_watcher(show)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -46,7 +38,7 @@ def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction]]:
     )
     with Progress(*columns, console=console) as bar:
         show = _bars(bar)
-        yield _round_watcher(show, plan), _extraction_watcher(show)
+        yield round_watcher(show, rounds), extraction_watcher(show)
 
 
 def _bars(bar: Progress) -> Show:
@@ -77,43 +69,3 @@ def _lines(console: Console) -> Show:
         console.print(plain("  ".join(filter(None, words))), soft_wrap=True)
 
     return show
-
-
-def _round_watcher(show: Show, plan: Plan) -> Watch:
-    rounds = [phase.rounds for phase in phases_of(plan)]
-    sent, note = 0, ""
-
-    def watch(record: Record) -> None:
-        nonlocal sent, note
-        sent += record["bytes_up"] + record["bytes_down"]
-        note = _headline(record) if record["metrics"] else note
-        total = rounds[record["phase"]]
-        show(record["phase_name"], record["round"], total, "rounds", f"{note}  {bytes_text(sent)}".strip())
-
-    return watch
-
-
-def _headline(record: Record) -> str:
-    """Return the one number of an evaluation, with its metric's name where that is not the expected accuracy."""
-    found = headline(record["metrics"])
-    if found is None:
-        return "diverged"
-    shown = column(found[0])
-    text = metric_text(shown, found[1])
-    return text if shown.facts.percent else f"{shown.facts.title} {text}"
-
-
-def _extraction_watcher(show: Show) -> Extraction:
-    """Show how many samples have features, and how many a second got theirs of late."""
-    lately: deque[tuple[float, int]] = deque()
-
-    def watch(done: int, total: int) -> None:
-        now = time.monotonic()
-        lately.append((now, done))
-        while now - lately[0][0] > LATELY_SECONDS:
-            lately.popleft()
-        before, there = lately[0]
-        rate = (done - there) / (now - before) if now > before else 0.0
-        show("features", done, total, "samples", f"{rate:,.0f} a second" if rate else "")
-
-    return watch

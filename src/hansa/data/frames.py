@@ -40,7 +40,7 @@ def frame_columns(train: Any, test: Any = None) -> list[Features]:
     require(
         test is None or is_frame(test), "The training inputs are a frame, and the test inputs are not: give a frame."
     )
-    tables = [_arrow(one) for one in (train, test) if one is not None]
+    tables = [to_arrow(one) for one in (train, test) if one is not None]
     names = [tuple(one.column_names) for one in tables]
     require(
         len({*names}) == 1, f"The test frame has other columns than the training frame: {names[-1]} and {names[0]}."
@@ -63,7 +63,7 @@ def _known(rows: Any, columns: Features) -> Any:
     return rows
 
 
-def _arrow(frame: Any) -> Any:
+def to_arrow(frame: Any) -> Any:
     """Return a frame as an Arrow table."""
     if type(frame).__module__.startswith("polars"):
         return frame.to_arrow()

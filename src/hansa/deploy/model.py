@@ -16,6 +16,7 @@ import safetensors
 from hansa.contract import Algorithm
 from hansa.data.arrays import inputs
 from hansa.data.dataset import Array, Dataset, Samples, Source, read_by_models
+from hansa.data.frames import is_frame, to_arrow
 from hansa.data.pixel_scale import standardised
 from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
@@ -30,12 +31,14 @@ from hansa.io.files import write_whole
 from hansa.io.registry import Piece
 from hansa.io.store import DiskStore, checkpoint_of
 from hansa.io.trust import Trust, TrustLike
-from hansa.lazy import Tensor, torch
+from hansa.lazy import Tensor, nn, torch
 from hansa.metrics.suite import BLOCK
+from hansa.models.given import given_model
 from hansa.models.lora import merged
 from hansa.plan.assemble import Data, assemble
 from hansa.plan.files import read_plan
 from hansa.plan.schema import Plan
+from hansa.results.notebook import table_html
 from hansa.results.reader import Run
 from hansa.results.writer import RunFolder
 from hansa.running.phase_run import PhaseRun, restore
@@ -60,7 +63,7 @@ class ModelCard:
     features: Annotated[tuple[Extractor, ...], Piece("extractor")] = ()  # what turns raw samples into its inputs
     size: int | None = None  # pixels square that images are resized to
     table: Annotated[TableSource | None, Piece("source")] = None  # how the training table was read …
-    encoding: Encoding | None = None  # … and turned into numbers
+    encoding: Encoding | None = None  # … or a frame given, and turned into numbers
     client: str | None = None  # whose model it is; None is everyone's
     run: str = ""
     phase: str = ""
@@ -90,7 +93,7 @@ class ModelCard:
         return task_from_table(self.task, labels=mask, where=f"{where}.task", trust=trust)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DeployedModel:
     """A trained model that needs neither its run nor its data to predict."""
 
@@ -139,11 +142,20 @@ class DeployedModel:
 
     def inputs(self, x: Any) -> Tensor:
         """Return samples as the network reads them: raw ones pass the feature extractor, images become tensors."""
+        x = self._encoded(x) if is_frame(x) else x
         found = x if isinstance(x, torch.Tensor) else self.tensor(np.asarray(x))
         shape, wanted = tuple(found.shape[1:]), self.card.input_shape
         read = f"The model reads samples of shape {_times(wanted)}"
         require(found.ndim > 1 and len(found) > 0 and shape == wanted, f"{read}. Got {_times(tuple(found.shape))}.")
         return found
+
+    def _encoded(self, frame: Any) -> Array:
+        """Return a frame as numbers, its columns filled and scaled as those that were trained on."""
+        encoding = self.card.encoding
+        if encoding is None:
+            raise HansaError("The model was not trained on a table, so it cannot read a frame; give an array.")
+        numbers: Array = encoding.apply(encoding.values(to_arrow(frame), "the frame")).astype(np.float32)
+        return numbers
 
     def tensor(self, x: Array) -> Tensor:
         """Return an array as tensors, of whatever shape it has."""
@@ -179,6 +191,20 @@ class DeployedModel:
         """Return how columns of a table become inputs; None where the model was not trained on a table."""
         return self.card.encoding
 
+    def _repr_html_(self) -> str:
+        whose = "the global model" if self.card.client is None else f"the model of client '{self.card.client}'"
+        many = sum(leaf.numel() for leaf in self.weights.values())
+        told = {
+            "of": f"{self.card.run}, phase {self.card.phase}, {whose}",
+            "model": f"{type(self.task.model).__name__}, {many:,} numbers in {len(self.weights)} leaves",
+            "reads": f"samples of shape {_times(self.card.input_shape)}",
+            "predicts": ", ".join(self.target_names[:FEW]) + (", …" if len(self.target_names) > FEW else ""),
+        }
+        return table_html((), told.items())
+
+    def __repr__(self) -> str:
+        return f"DeployedModel(run={self.card.run!r}, phase={self.card.phase!r}, client={self.card.client!r})"
+
     def save(self, path: str | Path) -> Path:
         """Write one file with everything needed to predict elsewhere: weights, and metadata as JSON.  Never pickle."""
         path = Path(path)
@@ -195,15 +221,25 @@ def _times(shape: tuple[int, ...]) -> str:
 
 
 def load_model(
-    source: str | Path | Run, client: str | None = None, *, data: Data = None, trust: TrustLike = False
+    source: str | Path | Run,
+    client: str | None = None,
+    *,
+    data: Data = None,
+    model: nn.Module | None = None,
+    trust: TrustLike = False,
 ) -> DeployedModel:
     """Load the model that a client deploys after a run's last phase, or without a client the global one.
 
     `source` is a run folder, or a file that `hansa save` wrote, which needs neither the run nor its data.  Where the
-    run was given its data as objects, `data` must be the same here.  Code of one's own that the folder or file names
-    is run only where `trust` admits it: True is all of it, a list those import paths.
+    run was given its data or its model as objects, `data` and `model` must be the same here; a `Run` of this process
+    knows them.  Code of one's own that the folder or file names is run only where `trust` admits it: True is all of
+    it, a list those import paths.
     """
     trusted = Trust.of(trust)
+    if model is not None:
+        given_model(model)
+    if isinstance(source, Run) and data is None:
+        data = source.given
     path = source.path if isinstance(source, Run) else existing(str(source), "run folder or model file")
     if path.is_dir():
         return _from_run(Run.open(path), client, data, trusted)
@@ -333,7 +369,7 @@ def as_deployed(
         features=plan.data.features if source is plan.data.source or table is None else (),
         size=getattr(source, "size", None),  # of sources that read images
         table=None if table is None else replace(table, path=""),
-        encoding=None if table is None else encoding or _encoding(run, client),
+        encoding=encoding or _encoding(run, client),
         client=client,
         run=run.name,
         phase=last.phase.name,

@@ -12,6 +12,7 @@ from hansa.engines.session import Engine, EngineSession, PhaseContext
 from hansa.engines.threads import BUSY, cores, step_flops, visit_flops
 from hansa.engines.trainer import ALONE
 from hansa.engines.vectorised import Vectorised
+from hansa.task import here_only
 
 ROUND = 2e10  # operations of a round, about a second of one core, below which starting processes does not pay
 
@@ -48,8 +49,11 @@ class Auto:
 
 
 def heavy(context: PhaseContext) -> bool:
-    """Tell whether a step keeps a core busy and a round is long; pieces of a script cannot reach other processes."""
+    """Tell whether a step keeps a core busy and a round is long; pieces of a script and modules given as objects
+    cannot reach other processes."""
     algorithm, task, clients = context.algorithm, context.task, context.side.clients
+    if here_only(task.model):
+        return False
     if step_flops(algorithm, task) < BUSY or "__main__" in (type(algorithm).__module__, type(task.model).__module__):
         return False
     samples = sum(client.size for client in clients.values()) / len(clients) * context.scale.visits

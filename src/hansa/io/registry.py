@@ -28,6 +28,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "text": "hansa.data.sources.text:Text",
         "huggingface": "hansa.data.sources.huggingface:HuggingFace",
         "mixed": "hansa.data.sources.mixed:Mixed",
+        "given": "hansa.data.sources.given:Given",
     },
     "partition": {
         "iid": "hansa.data.partitions.label:Iid",
@@ -64,6 +65,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "latent": "hansa.models.latent:Latent",
         "lora": "hansa.models.lora:Lora",
         "module": "hansa.models.module:Module",
+        "given": "hansa.models.given:GivenModule",
     },
     "extractor": {
         "efficientnet-lite": "hansa.features.efficientnet:EfficientNetLite",

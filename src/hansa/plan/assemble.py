@@ -10,11 +10,14 @@ import numpy as np
 
 from hansa.data.dataset import Dataset
 from hansa.data.federation import Federation, build_federation
+from hansa.data.sources.given import Given
 from hansa.data.sources.mixed import Mixed
 from hansa.data.split import Division
 from hansa.data.targets import Real
+from hansa.engines.auto import Auto
 from hansa.engines.flower import Flower
-from hansa.engines.vectorised import check_device
+from hansa.engines.serial import Serial
+from hansa.engines.vectorised import Vectorised, check_device
 from hansa.errors import require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.several import extractor_names
@@ -29,11 +32,11 @@ from hansa.plan.schema import DataPlan, Plan
 from hansa.plan.shapes import misfit, networks_of
 from hansa.running.experiment import Experiment
 from hansa.seeds import numpy_generator
-from hansa.task import Task, normalises, reader_of
+from hansa.task import Task, here_only, normalises, reader_of
 from hansa.training.wrappers import training_of
 
 Progress = Callable[[int, int], None]
-Data = Dataset | Federation | None  # what may stand in for a plan's own source, or for all of its data section
+Data = Any  # what may stand in for a plan's own source, or (a federation) for all of its data section; None is nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +64,11 @@ def assemble(
     """
     check_device(plan.engine)
     extraction = Extraction(plan, progress, extract)
-    data = data or (plan.engine.elsewhere() if isinstance(plan.engine, Flower) else None)
-    federation = data if isinstance(data, Federation) else _divide(plan, data or plan.data.source.load(), extraction)
+    require(not (why := _not_here(plan)), why)
+    data = plan.engine.elsewhere() if data is None and isinstance(plan.engine, Flower) else data
+    data = None if data is None else _reader(plan).read(data)
+    loaded = plan.data.source.load() if data is None else data
+    federation = loaded if isinstance(loaded, Federation) else _divide(plan, loaded, extraction)
     task = task_for(plan, federation, extraction.spans)
     suite = default_suite(task.real, plan.evaluate.metrics)
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, None, suite, plan.channel)
@@ -83,6 +89,21 @@ def assemble(
             augmentation.check(experiment.task)
         phase.algorithm.server_init(experiment.task)  # what it refuses is told before anything is written
     return Assembled(experiment, extraction.summary())
+
+
+def _not_here(plan: Plan) -> str:
+    """Return why an engine cannot train a model that is an object of this process; empty where it can."""
+    near = isinstance(plan.engine, (Auto, Serial, Vectorised))
+    says = f"The model is an object of this Python process, which the engine {type(plan.engine).__name__} cannot send"
+    told = (
+        "use 'vectorised' or 'serial', or name the model's class by its import path, in Module(\"package.module:Net\")"
+    )
+    return "" if near or not here_only(plan.model) else f"{says}: {told}."
+
+
+def _reader(plan: Plan) -> Given:
+    """Return what reads objects that stand in for the plan's data; a run that was given some knows their columns."""
+    return plan.data.source if isinstance(plan.data.source, Given) else Given()
 
 
 class Extraction:

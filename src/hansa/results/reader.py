@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hansa.errors import HansaError, require
+from hansa.errors import HansaError, did_you_mean, require
 from hansa.metrics.facts import Facts
 from hansa.results.columns import facts_from
 
@@ -26,6 +27,7 @@ class Run:
     """A run folder.  Files are read when first asked for; a missing one reads as empty, since a run may go on."""
 
     path: Path
+    given: Any = field(default=None, repr=False, compare=False)  # data that the run was given as objects just now
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
@@ -127,6 +129,36 @@ class Run:
     def groups(self) -> pyarrow.Table | None:
         """Return a row per visit of a round, where clients are grouped into superclients."""
         return self._table("groups.parquet")
+
+    def frame(self, of: Literal["clients", "rounds", "ledger"] = "clients") -> Any:
+        """Return a row per client per evaluation, per round, or per client per phase with its costs.
+
+        It is a pandas frame, or where pandas is not installed an Arrow table.
+        """
+        require(
+            of in (known := ("clients", "rounds", "ledger")), f"There is no frame of '{of}'.{did_you_mean(of, known)}"
+        )
+        table = self._rounds_table() if of == "rounds" else self.clients() if of == "clients" else self.ledger()
+        if table is None:
+            says = f"The run in '{self.path}' has no rows of {of}"
+            raise HansaError(f"{says}: clients need test samples of their own; see frame('rounds').")
+        return table.to_pandas() if importlib.util.find_spec("pandas") else table
+
+    def _rounds_table(self) -> pyarrow.Table:
+        import pyarrow
+
+        flat = (int, float, str)
+        rows = [
+            {**{key: value for key, value in record.items() if isinstance(value, flat)}, **record.get("metrics", {})}
+            for record in self.rounds
+        ]
+        names = dict.fromkeys(key for row in rows for key in row)
+        return pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+
+    def _repr_html_(self) -> str:
+        from hansa.results.notebook import run_html
+
+        return run_html(self)
 
     def _json(self, name: str) -> Record:
         path = self.path / name

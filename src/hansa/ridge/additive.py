@@ -66,8 +66,8 @@ class AdditiveStatistics(ABC):
         """Refuse samples that cannot be added."""
 
     @abstractmethod
-    def _add_block(self, z: Tensor, y: Tensor) -> None:
-        """Add samples in place; of A the upper panels suffice."""
+    def _add_block(self, z: Tensor, y: Tensor, weights: Tensor | None) -> None:
+        """Add samples in place, each so many times as its weight says; of A the upper panels suffice."""
 
     @classmethod
     def sum(cls, parts: Iterable[Self]) -> Self:
@@ -123,13 +123,15 @@ class AdditiveStatistics(ABC):
             return self._shift(empty._add(blocks, feature_map), 1)
         return self._add(blocks, feature_map)
 
-    def _add(self, blocks: Iterable[Block], feature_map: FeatureMap | None) -> Self:
+    def _add(self, blocks: Iterable[Block], feature_map: FeatureMap | None, weights: Tensor | None = None) -> Self:
+        start = 0
         for z, y in blocks:
             self._check_block(z, y)
             mapped = feature_map(z) if feature_map else z
             width = mapped.shape[1]
             require(width == self.dimension, f"The feature map gives {width} features, not {self.dimension}.")
-            self._add_block(mapped, y)
+            self._add_block(mapped, y, None if weights is None else weights[start : start + len(y)])
+            start += len(y)
         mirror(self.gram)
         return self
 

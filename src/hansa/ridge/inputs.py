@@ -74,6 +74,16 @@ def as_targets(targets: Array, rows: int, columns: int | None) -> Array:
     return matrix
 
 
+def as_weights(weights: Array | None, rows: int, device: torch.device) -> Tensor | None:
+    """Return samples' weights in float64; refuse what is not one finite number ≥ 0 for every row."""
+    if weights is None:
+        return None
+    found = as_tensor(weights).to(device, torch.float64)
+    good = found.shape == (rows,) and bool(torch.isfinite(found).all()) and bool((found >= 0).all())
+    require(good, f"Weights must be {rows} finite numbers ≥ 0, one for every row. Got shape {_shape(weights)}.")
+    return found
+
+
 def _shape(array: Array) -> tuple[int, ...]:
     return tuple(array.shape) if hasattr(array, "shape") else np.shape(array)
 

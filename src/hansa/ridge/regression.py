@@ -20,7 +20,7 @@ from hansa.ridge import wire
 from hansa.ridge.accumulate import add_products, block_rows
 from hansa.ridge.additive import AdditiveStatistics, place_of
 from hansa.ridge.choose import GRID, LambdaChoice, select_lambda
-from hansa.ridge.inputs import Array, FeatureMap, as_targets, check_finite, check_matrix, cut, gather
+from hansa.ridge.inputs import Array, FeatureMap, as_targets, as_weights, check_finite, check_matrix, cut, gather
 from hansa.ridge.solve import System, solution, solutions
 from hansa.tree import Tree, nbytes
 
@@ -62,16 +62,20 @@ class RegressionStatistics(AdditiveStatistics):
         features: Array,
         targets: Array,
         *,
+        weights: Array | None = None,
         feature_map: FeatureMap | None = None,
         block: int | None = None,
         device: torch.device | str | None = None,
     ) -> RegressionStatistics:
-        """Sum over features (n × d) and real targets (n × t, or n), `block` rows at a time."""
+        """Sum over features (n × d) and real targets (n × t, or n), `block` rows at a time.
+
+        A sample of weight w counts w times, in every sum.
+        """
         targets = as_targets(targets, check_matrix(features, None), None)
         dimension = feature_map.dimension_out if feature_map else int(np.shape(features)[1])
         new = cls.zeros(dimension, int(targets.shape[1]), device=place_of(features, device))
         blocks = cut(features, targets, block or block_rows(new.gram.device), new.gram.device)
-        return new._add(blocks, feature_map)
+        return new._add(blocks, feature_map, as_weights(weights, len(targets), new.gram.device))
 
     @classmethod
     def from_clients(
@@ -201,13 +205,15 @@ class RegressionStatistics(AdditiveStatistics):
         require(not y.is_complex(), "Targets must be real numbers. Got complex ones.")
         check_finite(y.double(), "Targets")
 
-    def _add_block(self, z: Tensor, y: Tensor) -> None:
+    def _add_block(self, z: Tensor, y: Tensor, weights: Tensor | None) -> None:
         z, y = z.double(), y.double()
-        add_products(self.gram, z)
-        self.moment.add_(z.T @ y)
-        for leaf, part in ((self.total, z.sum(0)), (self.sums, y.sum(0)), (self.squares, y.square().sum(0))):
+        add_products(self.gram, z if weights is None else z * weights.sqrt()[:, None])
+        weighed_z, weighed_y = (part if weights is None else part * weights[:, None] for part in (z, y))
+        self.moment.add_(weighed_z.T @ y)
+        sums = (self.total, weighed_z.sum(0)), (self.sums, weighed_y.sum(0)), (self.squares, (weighed_y * y).sum(0))
+        for leaf, part in sums:
             leaf.add_(part)
-        self.count.add_(len(z))
+        self.count.add_(len(z) if weights is None else weights.sum())
 
     def _centred(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return A, b and Σy² of features and targets less their means."""

@@ -15,7 +15,7 @@ from hansa.ridge import factor, wire
 from hansa.ridge.accumulate import add_class_sums, add_products, block_rows
 from hansa.ridge.additive import AdditiveStatistics, place_of
 from hansa.ridge.choose import GRID, LambdaChoice, select_lambda
-from hansa.ridge.inputs import Array, FeatureMap, check_shapes, check_values, cut, gather, labelled
+from hansa.ridge.inputs import Array, FeatureMap, as_weights, check_shapes, check_values, cut, gather, labelled
 from hansa.ridge.solve import Normalize, System, balance, check_settings, solution, solutions
 from hansa.tree import Tree, nbytes
 
@@ -49,6 +49,7 @@ class RidgeStatistics(AdditiveStatistics):
         labels: Array,
         num_classes: int,
         *,
+        weights: Array | None = None,
         feature_map: FeatureMap | None = None,
         block: int | None = None,
         device: torch.device | str | None = None,
@@ -56,12 +57,13 @@ class RidgeStatistics(AdditiveStatistics):
         """Sum over features (n × d) and labels in 0..C-1 by `block` rows; `feature_map` never sees more rows at once.
 
         float32 features are multiplied in float32 and added in float64; float64 features stay float64 throughout.
+        A sample of weight w counts w times, in A, b and g.
         """
         check_shapes(features, labels, None)
         dimension = feature_map.dimension_out if feature_map else int(np.shape(features)[1])
         new = cls.zeros(dimension, num_classes, device=place_of(features, device))
         blocks = cut(features, labels, block or block_rows(new.gram.device), new.gram.device)
-        return new._add(blocks, feature_map)
+        return new._add(blocks, feature_map, as_weights(weights, len(labels), new.gram.device))
 
     @classmethod
     def from_clients(
@@ -216,6 +218,12 @@ class RidgeStatistics(AdditiveStatistics):
     def _check_block(self, z: Tensor, y: Tensor) -> None:
         check_values(z, y, self.num_classes)
 
-    def _add_block(self, z: Tensor, y: Tensor) -> None:
-        add_products(self.gram, z)
-        add_class_sums(self.moment, self.counts, z, y)
+    def _add_block(self, z: Tensor, y: Tensor, weights: Tensor | None) -> None:
+        if weights is None:
+            add_products(self.gram, z)
+            add_class_sums(self.moment, self.counts, z, y)
+            return
+        z, y = z.double(), y.long()
+        add_products(self.gram, z * weights.sqrt()[:, None])
+        self.moment.T.index_add_(0, y, z * weights[:, None])
+        self.counts.index_add_(0, y, weights)

@@ -24,6 +24,7 @@ WORDS: dict[Axis, str] = {"clock": "simulated time"}  # where an axis is called 
 MOST_METRICS = 12
 MOST_POINTS = 120
 MOST_DIRECT_LABELS = 8
+LABEL = 13  # pixels between two lines of text
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,15 @@ def panels(runs: Sequence[Run], labels: Sequence[str], metric: Column) -> Markup
         drawn = [_panel(series, metric, against, unit, log=False)]
         if against != "rounds":
             drawn.append(_panel(series, metric, against, unit, log=True))
-        figures.append(figure(title, *drawn, note=None if metric.facts.higher else f"{metric.title}: lower is better."))
+        figures.append(figure(title, *drawn, note=_note(series, metric)))
     return join(figures)
+
+
+def _note(series: Sequence[Series], metric: Column) -> str | None:
+    lower = [] if metric.facts.higher else [f"{metric.title}: lower is better."]
+    count = sum(len(one.points) for one in series)
+    cut = ["The axis shows where runs end; what lies beyond is drawn on its edge."]
+    return " ".join([*lower, *(cut if len(_drawn(series, metric)) < count else [])]) or None
 
 
 def thin(found: Sequence[Point]) -> list[Point]:
@@ -85,7 +93,7 @@ def _panel(series: Sequence[Series], metric: Column, against: Axis, unit: str, *
     x = log_scale(values, LEFT, RIGHT) if log else linear_scale(values, LEFT, RIGHT, floor=0.0)
     if x is None:
         return None
-    y = value_scale([point.y for one in series for point in one.points], metric, BOTTOM, TOP + 4)
+    y = value_scale(_drawn(series, metric), metric, BOTTOM, TOP + 4)
     if log:
         series = [Series(s.label, s.colour, [p for p in s.points if p.x > 0]) for s in series]
         series = [one for one in series if one.points]
@@ -99,6 +107,19 @@ def _panel(series: Sequence[Series], metric: Column, against: Axis, unit: str, *
         label=_told(series, metric, against, log=log),
         kind=f"chart curves{' log' if log else ' linear' if against != 'rounds' else ''}",
     )
+
+
+def _drawn(series: Sequence[Series], metric: Column) -> list[float]:
+    """Return the values that the vertical axis is made for: all, or of many runs those where the last ones lie.
+
+    What lies beyond is drawn on the edge, so that early rounds do not press together what runs are compared by.
+    """
+    values, ends = [point.y for one in series for point in one.points], [one.points[-1].y for one in series]
+    if len(series) <= MOST_DIRECT_LABELS:
+        return values
+    if metric.facts.higher:
+        return [value for value in values if value >= min(ends)]
+    return [value for value in values if value <= max(ends)]
 
 
 def _horizontal(x: Scale, against: Axis, unit: str) -> tuple[Ticks, str]:
@@ -121,7 +142,7 @@ def _short(value: float) -> str:
 
 def _curve(one: Series, x: Scale, y: Scale, metric: Column, against: Axis, *, several: bool) -> Markup:
     """Draw a run's line, a diamond where a phase begins, and a dotted level to compare others with."""
-    places = [(x(point.x), y(point.y)) for point in one.points]
+    places = [(x(point.x), y(min(max(point.y, y.low), y.high))) for point in one.points]
     end_x, end_y = places[-1]
     path = "M" + "L".join(f"{number(px)} {number(py)}" for px, py in places)
     new_phase = [index for index in range(1, len(places)) if one.points[index].phase != one.points[index - 1].phase]
@@ -164,15 +185,24 @@ def place_of(record: Record) -> str:
 
 
 def _last_values(series: Sequence[Series], y: Scale, metric: Column) -> Markup | None:
-    """Write the last values at the right edge, moved apart where they would overlap."""
-    if len(series) > MOST_DIRECT_LABELS:
-        return None
+    """Write the last values at the right edge, moved apart where they would overlap; of many those that have room."""
+    series = series if len(series) <= MOST_DIRECT_LABELS else _with_room(series, y, metric)
     last = [one.points[-1].y for one in series]
-    places = spread([y(value) for value in last], 13, TOP, BOTTOM)
+    places = spread([y(value) for value in last], LABEL, TOP, BOTTOM)
     return join(
         element("text", metric_text(metric, value), x=RIGHT + 6, y=place + 4, class_=f"last c{one.colour % 8}")
         for one, value, place in zip(series, last, places, strict=True)
     )
+
+
+def _with_room(series: Sequence[Series], y: Scale, metric: Column) -> list[Series]:
+    """Return the runs whose last values can be written where they are, the best first."""
+    ranked = sorted(series, key=lambda one: one.points[-1].y, reverse=metric.facts.higher)
+    chosen: list[Series] = []
+    for one in ranked:
+        if all(abs(y(one.points[-1].y) - y(other.points[-1].y)) >= LABEL for other in chosen):
+            chosen.append(one)
+    return chosen
 
 
 def bands(one: Series, x: Scale) -> Markup:

@@ -30,6 +30,12 @@ TITLES = {
     "hellinger_mean": ("Hellinger, mean", "distance from the global label distribution: 0 the same"),
 }
 
+UNLIKE = (
+    (0.3, "What a client sees is far from what everyone sees together."),
+    (0.05, "What a client sees is somewhat unlike what everyone sees together."),
+    (0.0, "Every client sees much the same mix of classes."),
+)  # by the mean Jensen–Shannon divergence, from 0 to 1
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -45,7 +51,38 @@ class Grid:
 def section(data: Record) -> Markup:
     """Show how labels are distributed, and columns where clients have their own."""
     labels = _real_section(data) if "means" in data else _class_section(data)
-    return join([labels, columns_table(data) or ""])
+    told = in_words(data)
+    return join([element("p", told, class_="lead") if told else "", labels, columns_table(data) or ""])
+
+
+def in_words(data: Record) -> str:
+    """Tell in plain English who holds how much, of how many classes, and how unlike the clients are."""
+    sizes = data["sizes"] if "means" in data else [sum(row) for row in data["counts"]]
+    if not sizes:
+        return ""
+    many, low, high = count_text(sum(sizes)), count_text(min(sizes)), count_text(max(sizes))
+    who = f"{f'{len(sizes):,} clients hold' if len(sizes) > 1 else 'One client holds'} {many} training samples"
+    each = "" if len(sizes) == 1 else f", {low} each" if low == high else f", between {low} and {high} each"
+    classes, told = len(data.get("class_names", ())), data.get("heterogeneity", {})
+    if not classes or len(sizes) == 1:
+        return f"{who}{each}."
+    held = sum(sum(count > 0 for count in row) for row in data["counts"]) / len(sizes)
+    shared = told.get("mean_jaccard")
+    alike = "" if shared is None else f", and two clients have {_share(shared)} of their classes in common"
+    far = told.get("jensen_shannon_mean")
+    unlike = "" if far is None else f" {next(says for least, says in UNLIKE if far >= least)}"
+    return f"{who}{each}. A client has {_many(held)} of the {classes:,} classes on average{alike}.{unlike}"
+
+
+def _many(held: float) -> str:
+    return f"{held:.1f}".removesuffix(".0")
+
+
+def _share(shared: float) -> str:
+    """Return a share in words, where it is near one that has a name."""
+    named = {0.0: "none", 1 / 4: "a quarter", 1 / 3: "a third", 1 / 2: "half", 2 / 3: "two thirds", 1.0: "all"}
+    near = min(named, key=lambda share: abs(share - shared))
+    return named[near] if abs(near - shared) < 0.015 else f"{100 * shared:.0f} %"
 
 
 def _class_section(data: Record) -> Markup:

@@ -66,6 +66,17 @@
   document.addEventListener("scroll", hide, { passive: true });
   document.addEventListener("pointerleave", hide);
 
+  // A frame that holds more than it shows says so, until its end is in sight.
+  const hint = (frame) => {
+    frame.classList.toggle("more", frame.scrollWidth > frame.clientWidth + 1);
+    frame.classList.toggle("end", frame.scrollLeft + frame.clientWidth >= frame.scrollWidth - 2);
+  };
+  const hintAll = () => all(".scroll").forEach(hint);
+  all(".scroll").forEach((frame) => frame.addEventListener("scroll", () => hint(frame), { passive: true }));
+  addEventListener("resize", hintAll);
+  all("details").forEach((fold) => fold.addEventListener("toggle", hintAll));
+  hintAll();
+
   const curves = document.getElementById("curves");
   const scale = document.getElementById("scale");
   if (curves && scale) {

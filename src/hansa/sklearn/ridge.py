@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags
+from sklearn.utils import Tags, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from hansa.errors import require
 from hansa.lazy import torch
@@ -58,12 +59,23 @@ class RidgeStatisticsEstimator(BaseEstimator):  # type: ignore[misc]
         require(self.feature_map_ == other.feature_map_, "Estimators with different random features cannot be merged.")
 
 
+def weights_of(X: Matrix, given: Matrix | None) -> Matrix | None:
+    """Return samples' weights, checked; None where all count once."""
+    checked: Matrix | None = None
+    if given is not None:
+        checked = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
+    return checked
+
+
 class RidgeStatisticsClassifier(ClassifierMixin, RidgeStatisticsEstimator):  # type: ignore[misc]
     """Ridge regression on one-hot labels, stored as sums: `partial_fit` adds, `forget` removes, `merge` joins.
 
     The result never depends on the order or the grouping of samples.  `random_features` (a number D) approximates the
     RBF kernel of width `sigma`; "median" takes the median distance of the first samples seen.  Every call solves anew:
     for long streams of small batches add up `RidgeStatistics` instead.
+
+    A sample of `sample_weight` w counts w times, exactly.  `class_weight` multiplies it: a weight by class, or
+    "balanced" for `n/(C·n_c)`, which only `fit` can know.
     """
 
     classes_: Matrix
@@ -79,6 +91,7 @@ class RidgeStatisticsClassifier(ClassifierMixin, RidgeStatisticsEstimator):  # t
         random_features: int | None = None,
         sigma: float | str = "median",
         seed: int = 0,
+        class_weight: Mapping[Any, float] | str | None = None,
     ) -> None:
         self.lam = lam
         self.normalize = normalize
@@ -88,14 +101,17 @@ class RidgeStatisticsClassifier(ClassifierMixin, RidgeStatisticsEstimator):  # t
         self.random_features = random_features
         self.sigma = sigma
         self.seed = seed
+        self.class_weight = class_weight
 
-    def fit(self, X: Matrix, y: Matrix) -> RidgeStatisticsClassifier:
+    def fit(self, X: Matrix, y: Matrix, sample_weight: Matrix | None = None) -> RidgeStatisticsClassifier:
         """Learn from these samples alone."""
         X, y = self._checked(X, y, reset=True)
         self._begin(X, np.unique(y))
-        return self._change(X, y, 1)
+        return self._change(X, y, 1, self._weights(X, y, sample_weight))
 
-    def partial_fit(self, X: Matrix, y: Matrix, classes: Matrix | None = None) -> RidgeStatisticsClassifier:
+    def partial_fit(
+        self, X: Matrix, y: Matrix, classes: Matrix | None = None, sample_weight: Matrix | None = None
+    ) -> RidgeStatisticsClassifier:
         """Add samples; classes not seen before join in, whether or not `classes` announced them."""
         first = not hasattr(self, "statistics_")
         X, y = self._checked(X, y, reset=first)
@@ -104,15 +120,15 @@ class RidgeStatisticsClassifier(ClassifierMixin, RidgeStatisticsEstimator):  # t
             self._begin(X, known)
         else:
             self._widen(known)
-        return self._change(X, y, 1)
+        return self._change(X, y, 1, self._stream_weights(X, y, sample_weight))
 
-    def forget(self, X: Matrix, y: Matrix) -> RidgeStatisticsClassifier:
-        """Remove samples: the classifier becomes the one that never saw them."""
+    def forget(self, X: Matrix, y: Matrix, sample_weight: Matrix | None = None) -> RidgeStatisticsClassifier:
+        """Remove samples, with the weights they were added with: the classifier becomes the one that never saw them."""
         check_is_fitted(self)
         X, y = self._checked(X, y, reset=False)
         strange = np.setdiff1d(y, self.classes_)
         require(not len(strange), f"These samples were never added: there is no class {list(strange)[:3]}.")
-        return self._change(X, y, -1)
+        return self._change(X, y, -1, self._stream_weights(X, y, sample_weight))
 
     def merge(self, other: RidgeStatisticsClassifier) -> RidgeStatisticsClassifier:
         """Add everything another fitted classifier of the same features has seen."""
@@ -159,9 +175,20 @@ class RidgeStatisticsClassifier(ClassifierMixin, RidgeStatisticsEstimator):  # t
             self.statistics_ = self.statistics_.relabel(index, len(union))
             self.classes_ = union
 
-    def _change(self, X: Matrix, y: Matrix, sign: int) -> RidgeStatisticsClassifier:
-        labels = np.searchsorted(self.classes_, y)
-        part = RidgeStatistics.from_features(X, labels, len(self.classes_), feature_map=self.feature_map_)
+    def _weights(self, X: Matrix, y: Matrix, given: Matrix | None) -> Matrix | None:
+        if self.class_weight is None:
+            return weights_of(X, given)
+        mine: Matrix = compute_sample_weight(self.class_weight, y)
+        return mine if given is None else mine * weights_of(X, given)
+
+    def _stream_weights(self, X: Matrix, y: Matrix, given: Matrix | None) -> Matrix | None:
+        says = 'A class_weight of "balanced" needs all samples at once'
+        require(self.class_weight != "balanced", f"{says}: use fit, or give each class a weight.")
+        return self._weights(X, y, given)
+
+    def _change(self, X: Matrix, y: Matrix, sign: int, weights: Matrix | None) -> RidgeStatisticsClassifier:
+        labels, count = np.searchsorted(self.classes_, y), len(self.classes_)
+        part = RidgeStatistics.from_features(X, labels, count, weights=weights, feature_map=self.feature_map_)
         self.statistics_ = self.statistics_ + part if sign > 0 else self.statistics_ - part
         return self._solve()
 
@@ -178,7 +205,7 @@ class RidgeStatisticsRegressor(RegressorMixin, RidgeStatisticsEstimator):  # typ
 
     At the same λ it equals `sklearn.linear_model.Ridge`, whatever the order or the grouping of samples; an intercept is
     not penalised.  `lam="gcv"` chooses λ anew at every call, by generalised cross-validation; `lam_` is the choice.
-    `random_features` and `sigma` are those of the classifier.
+    `random_features` and `sigma` are those of the classifier, and so is `sample_weight`.
     """
 
     lam_: float
@@ -198,22 +225,24 @@ class RidgeStatisticsRegressor(RegressorMixin, RidgeStatisticsEstimator):  # typ
         self.sigma = sigma
         self.seed = seed
 
-    def fit(self, X: Matrix, y: Matrix) -> RidgeStatisticsRegressor:
+    def fit(self, X: Matrix, y: Matrix, sample_weight: Matrix | None = None) -> RidgeStatisticsRegressor:
         """Learn from these samples alone."""
         X, y = self._checked(X, y, reset=True)
-        return self._begin(X, y)
+        return self._begin(X, y, sample_weight)
 
-    def partial_fit(self, X: Matrix, y: Matrix) -> RidgeStatisticsRegressor:
+    def partial_fit(self, X: Matrix, y: Matrix, sample_weight: Matrix | None = None) -> RidgeStatisticsRegressor:
         """Add samples."""
         first = not hasattr(self, "statistics_")
         X, y = self._checked(X, y, reset=first)
-        return self._begin(X, y) if first else self._solve(self.statistics_ + self._sums(X, y))
+        if first:
+            return self._begin(X, y, sample_weight)
+        return self._solve(self.statistics_ + self._sums(X, y, sample_weight))
 
-    def forget(self, X: Matrix, y: Matrix) -> RidgeStatisticsRegressor:
-        """Remove samples: the regressor becomes the one that never saw them."""
+    def forget(self, X: Matrix, y: Matrix, sample_weight: Matrix | None = None) -> RidgeStatisticsRegressor:
+        """Remove samples, with the weights they were added with: the regressor becomes the one that never saw them."""
         check_is_fitted(self)
         X, y = self._checked(X, y, reset=False)
-        return self._solve(self.statistics_ - self._sums(X, y))
+        return self._solve(self.statistics_ - self._sums(X, y, sample_weight))
 
     def merge(self, other: RidgeStatisticsRegressor) -> RidgeStatisticsRegressor:
         """Add everything another fitted regressor of the same features has seen."""
@@ -237,12 +266,12 @@ class RidgeStatisticsRegressor(RegressorMixin, RidgeStatisticsEstimator):  # typ
         )
         return checked
 
-    def _begin(self, X: Matrix, y: Matrix) -> RidgeStatisticsRegressor:
+    def _begin(self, X: Matrix, y: Matrix, weights: Matrix | None) -> RidgeStatisticsRegressor:
         self.feature_map_ = self._map(X)
-        return self._solve(self._sums(X, y))
+        return self._solve(self._sums(X, y, weights))
 
-    def _sums(self, X: Matrix, y: Matrix) -> RegressionStatistics:
-        return RegressionStatistics.from_features(X, y, feature_map=self.feature_map_)
+    def _sums(self, X: Matrix, y: Matrix, weights: Matrix | None) -> RegressionStatistics:
+        return RegressionStatistics.from_features(X, y, weights=weights_of(X, weights), feature_map=self.feature_map_)
 
     def _solve(self, statistics: RegressionStatistics) -> RidgeStatisticsRegressor:
         self.lam_ = self._lambda(statistics)
