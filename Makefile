@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking,cluster,search,frames,docs
 
-.PHONY: demo test flower check lint types lock bench mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
+.PHONY: demo test flower cluster check lint types lock bench mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -42,6 +42,9 @@ test: $(VENV)/all  ## All fast tests
 flower: $(VENV)/all  ## A real federation on Flower, on this machine: some minutes
 	$(BIN)/pytest -m flower tests/deploy
 
+cluster: $(VENV)/all  ## A Ray cluster of two machines, both of them this one: a minute or two
+	$(BIN)/pytest -m cluster tests/engines
+
 lint: $(VENV)/all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,7 +52,7 @@ lint: $(VENV)/all
 types: $(VENV)/all
 	$(BIN)/mypy
 
-check: lint types test flower  ## Exactly what CI runs
+check: lint types test flower cluster  ## Exactly what CI runs
 
 bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics, and PyPI peers in environments of their own
 	$(BIN)/python benchmarks/start.py

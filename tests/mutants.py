@@ -640,7 +640,7 @@ MUTANTS = (
     ),
     Mutant(
         "a worker looks in a folder that nobody trusts",
-        "engines/remote.py",
+        "engines/connection.py",
         '[sys.executable, "-P", "-m"',
         '[sys.executable, "-m"',
         "tests/cli/test_opening.py -k current",

@@ -65,6 +65,7 @@ from hansa.channels.top_k import TopK
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.auto import Auto
+from hansa.engines.cluster import Ray
 from hansa.engines.flower import Flower
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
@@ -233,6 +234,7 @@ ENGINES: dict[str, Engine] = {
     "vectorised": Vectorised(),
     "stacked": Vectorised(path="stacked"),
     "processes": Processes(1),
+    "ray": Ray(1),
     "flower": Flower(AtSites()),
 }
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from forked import ForkedWorker
-from hansa.engines import remote
+from hansa.engines import connection
 
 HERE = str(Path(__file__).parent)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("PYTHONPATH", "")]))
@@ -20,4 +20,4 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [HERE, os.environ.get("P
 def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the hundreds of workers that the laws start be forks: what the laws say is about messages."""
     if hasattr(os, "fork"):
-        monkeypatch.setattr(remote, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=ForkedWorker))
+        monkeypatch.setattr(connection, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=ForkedWorker))

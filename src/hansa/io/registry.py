@@ -178,6 +178,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "vectorised": "hansa.engines.vectorised:Vectorised",
         "serial": "hansa.engines.serial:Serial",
         "processes": "hansa.engines.processes:Processes",
+        "ray": "hansa.engines.cluster:Ray",
         "flower": "hansa.engines.flower:Flower",
     },
     "carrier": {
