@@ -3,9 +3,10 @@
     python benchmarks/compare_peers.py                       # all workloads; makes the environments on first use
     python benchmarks/compare_peers.py W1 W4 --environments build/peers
 
-Ours are two rows: `hansa` is the engine that we choose, `ray` the one of clusters.  Every library gets the same clients, initial parameters, batch sizes and steps.  Ours and theirs take turns over
-`--passes` passes, and the best round of each counts.  `moved` is how far the parameters went in four rounds: the same
-up to the order of samples.  Who takes longer than `--patience` seconds is stopped and not tried again.
+Ours are two rows: `hansa` is the engine that we choose, `ray` the one of clusters.  Every library gets the same
+clients, initial parameters, batch sizes and steps.  Ours and theirs take turns over `--passes` passes, and the best
+round of each counts.  `moved` is how far the parameters went in four rounds: the same up to the order of samples.  Who
+takes longer than `--patience` seconds is stopped and not tried again.
 """
 
 from __future__ import annotations
