@@ -47,7 +47,8 @@ def environment(peer: str, folder: Path) -> Path:
 def measure(python: Path, script: str, arguments: list[str], patience: float) -> dict[str, float] | str:
     """What a script prints last, or why it did not."""
     command = [python, HERE / script, *arguments]
-    around = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
+    paths = os.pathsep.join(map(str, (HERE, HERE.parent / "src")))  # this checkout's, whichever is installed
+    around = {**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryFile("w+") as said:  # a pipe would stay open as long as any daemon the script started
         process = subprocess.Popen(command, env=around, stdout=said, stderr=said, start_new_session=True)
         try:
