@@ -16,10 +16,13 @@ from hansa.engines import cluster
 from hansa.engines.cluster import Ray
 from hansa.engines.processes import ProcessSession
 from hansa.engines.serial import Serial
+from hansa.engines.session import perform
+from hansa.engines.trainer import on_device
 from hansa.errors import HansaError
 from hansa.models.dense import MLP
 from hansa.orchestrate.star import Star
 from hansa.running.loop import run_round
+from hansa.tree import equal
 from journals import ListJournal
 from near_ray import NearRay
 
@@ -38,6 +41,16 @@ def test_actors_give_the_serial_engines_bits(algorithm: Any, near: NearRay) -> N
     apart = ran(algorithm, Ray(), data=data, model=MLP((6,)), journal=journal)
     assert_same(ran(algorithm, Serial(1), data=data, model=MLP((6,))), apart, 0.0)
     assert len(near.actors) == 1 and [record["paths"] for record in journal.records] == [{"ray": 6}] * 3
+
+
+@pytest.mark.parametrize("algorithm", STATEFUL.values(), ids=STATEFUL)
+def test_turns_that_are_carried_to_a_device_make_the_same_visit(algorithm: Any) -> None:
+    """The way of a worker with a GPU, on processors: turn by turn, with the draws of the algorithm's own visit."""
+    run = opened(algorithm, local_tests())
+    visit = run.side, run.task, "c4", 7, run.broadcast()
+    alone, carried = perform(*visit), perform(*visit, on_device("cpu"))
+    assert equal(alone.upload, carried.upload) and equal(alone.state, carried.state)
+    assert alone.numbers == carried.numbers
 
 
 def test_a_large_message_is_stored_once_a_round_for_all_actors(near: NearRay, monkeypatch: pytest.MonkeyPatch) -> None:
