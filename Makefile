@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking,cluster,search,frames,docs
 
-.PHONY: demo test flower newcomer check lint types docs dist lock bench bench-files mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
+.PHONY: demo test flower cluster newcomer check lint types docs dist lock bench bench-files mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -45,6 +45,9 @@ flower: $(VENV)/all  ## A real federation on Flower, on this machine: some minut
 newcomer:  ## All that the README and the tutorials say, from `git clone` on with an empty HOME, and the time it takes
 	$(PYTHON) -m tests.newcomer
 
+cluster: $(VENV)/all  ## A Ray cluster of two machines, both of them this one: a minute or two
+	$(BIN)/pytest -m cluster tests/engines
+
 lint: $(VENV)/all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,7 +61,7 @@ docs: $(VENV)/all  ## A searchable site of docs/ and the docstrings in build/sit
 dist: $(VENV)/all  ## Wheel and sdist in dist/, and the wheel tried in an environment of its own
 	$(BIN)/python tools/dist.py
 
-check: lint types docs dist test flower  ## Exactly what CI runs
+check: lint types docs dist test flower cluster  ## Exactly what CI runs
 
 bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics, and PyPI peers in environments of their own
 	$(BIN)/python benchmarks/start.py

@@ -3,9 +3,10 @@
     python benchmarks/compare_peers.py                       # all workloads; makes the environments on first use
     python benchmarks/compare_peers.py W1 W4 --environments build/peers
 
-Every library gets the same clients, initial parameters, batch sizes and steps.  Ours and theirs take turns over
-`--passes` passes, and the best round of each counts.  `moved` is how far the parameters went in four rounds: the same
-up to the order of samples.  Who takes longer than `--patience` seconds is stopped and not tried again.
+Ours are two rows: `hansa` is the engine that we choose, `ray` the one of clusters.  Every library gets the same
+clients, initial parameters, batch sizes and steps.  Ours and theirs take turns over `--passes` passes, and the best
+round of each counts.  `moved` is how far the parameters went in four rounds: the same up to the order of samples.  Who
+takes longer than `--patience` seconds is stopped and not tried again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ PEERS = {
     "fedjax": ["fedjax", "jax==0.4.25", "jaxlib==0.4.25", "numpy<2", "scipy<1.13", "dm-haiku<0.0.13"],
     "flwr": ["flwr[simulation]", "torch==2.13.0", "numpy"],
 }
+OURS = {"hansa": ["auto"], "ray": ["ray"]}  # engines: the one that is chosen, and that of clusters, as Flower's is one
 CASES = {"W1": ("W1", 10, 40), "W1-100": ("W1", 100, 12), "W2": ("W2", 10, 5), "W4": ("W4", 100, 40)}
 TARGETS = {"W1": 0.25, "W4": 1.0}
 
@@ -45,7 +47,8 @@ def environment(peer: str, folder: Path) -> Path:
 def measure(python: Path, script: str, arguments: list[str], patience: float) -> dict[str, float] | str:
     """What a script prints last, or why it did not."""
     command = [python, HERE / script, *arguments]
-    around = {**os.environ, "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu"}
+    paths = os.pathsep.join(map(str, (HERE, HERE.parent / "src")))  # this checkout's, whichever is installed
+    around = {**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryFile("w+") as said:  # a pipe would stay open as long as any daemon the script started
         process = subprocess.Popen(command, env=around, stdout=said, stderr=said, start_new_session=True)
         try:
@@ -70,9 +73,10 @@ def compare(case: str, pythons: dict[str, Path], passes: int, patience: float) -
     best: dict[str, dict[str, float]] = {}
     failed: dict[str, str] = {}
     for _ in range(passes):
-        for who, python in {"hansa": Path(sys.executable), **pythons}.items():
-            arguments = [name, str(per_round), str(rounds)]
-            found = failed.get(who) or measure(python, f"peers/{who}_rounds.py", arguments, patience)
+        for who, python in {**dict.fromkeys(OURS, Path(sys.executable)), **pythons}.items():
+            arguments = [name, str(per_round), str(rounds), *OURS.get(who, [])]
+            script = f"peers/{'hansa' if who in OURS else who}_rounds.py"
+            found = failed.get(who) or measure(python, script, arguments, patience)
             if isinstance(found, str):
                 failed[who] = found
             elif who not in best or found["seconds"] < best[who]["seconds"]:
@@ -89,7 +93,7 @@ def show(case: str, best: dict[str, dict[str, float]], failed: dict[str, str]) -
     for who, found in best.items():
         ratio = best["hansa"]["seconds"] / found["seconds"]
         print(f"  {who:8s} {found['seconds']:9.5f} s   hansa takes {ratio:6.3f} of it   moved {found['moved']:.5f}")
-    others = [found["seconds"] for who, found in best.items() if who != "hansa"]
+    others = [found["seconds"] for who, found in best.items() if who not in OURS]
     if case in TARGETS and others:
         met = best["hansa"]["seconds"] <= TARGETS[case] * min(others)
         print(f"  target hansa ≤ {TARGETS[case]} × the fastest peer: {'met' if met else 'missed'}")

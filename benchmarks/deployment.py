@@ -19,18 +19,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tomli_w
-from sklearn.datasets import load_digits
 
 import hansa
 from hansa.deploy import federation
-from hansa.deploy.flower_tools import free_port
-from hansa.deploy.identity import own_key
 from hansa.engines.carriers import Answers
 from hansa.engines.relay import Relay
+from three_sites import SITES, write_sites
 
-SITES = ("a", "b", "c")
 ABOUT = """\
 Three sites on one machine, each with a third of the digits and a Flower node, and one SuperLink with TLS. All \
 train softmax regression (650 numbers) by FedAvg, one epoch a round at every site, and evaluate every round at \
@@ -40,19 +36,6 @@ then over runs, with the smallest and the largest of the runs' medians. Trips ar
 their answers; a phase's last evaluation is a trip of its own, and of a secure sum the first shares of keys, so \
 their number falls towards 1 and 2 with more rounds. Bytes are those of a round at all sites together: of Hansa \
 letters and answers whole, of Flower's own the arrays alone.
-"""
-SITE = """classes = {classes}
-fewest = 2
-[data]
-source = {{ name = "npz", path = "data.npz" }}
-partition = "natural"
-test = {{ kind = "local" }}
-[node]
-superlink = "127.0.0.1:{port}"
-certificates = "ca.crt"
-key = "node.key"
-[members]
-{members}
 """
 PLAN = """
 [data]
@@ -68,15 +51,8 @@ rounds = {rounds}
 @contextmanager
 def running(root: Path) -> Iterator[Path]:
     """A federation of three sites, all of them connected."""
-    digits, port, folder, sites = load_digits(), free_port(), root / "fed", []
-    x, y = (digits.data / 16).astype(np.float32), digits.target
-    who, test = np.array(SITES)[np.arange(len(y)) % 3], np.arange(len(y)) % 15 >= 12
-    paths = federation.init(folder, SITES, "127.0.0.1", port)
-    members = "\n".join(f'{path.name} = "{own_key(path / "identity.key")}"' for path in paths)
-    for path in paths:
-        own, classes = who == path.name, [str(one) for one in range(10)]
-        np.savez(path / "data.npz", x=x[own], y=y[own], client=who[own], is_test=test[own])
-        (path / "site.toml").write_text(SITE.format(classes=classes, port=port, members=members))
+    folder, sites = root / "fed", []
+    write_sites(folder)
     federation.up(folder)
     try:
         for site in SITES:

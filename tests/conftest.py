@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from forked import ForkedWorker
-from hansa.engines import remote
+from hansa.engines import connection
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -27,13 +27,13 @@ def _one_thread() -> None:
 def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the hundreds of workers that tests start be forks: most tests are about what workers do."""
     if hasattr(os, "fork"):
-        monkeypatch.setattr(remote, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=ForkedWorker))
+        monkeypatch.setattr(connection, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=ForkedWorker))
 
 
 @pytest.fixture
 def started_workers(_forked_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers start as a user's do."""
-    monkeypatch.setattr(remote, "subprocess", subprocess)
+    monkeypatch.setattr(connection, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session")

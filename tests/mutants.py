@@ -591,14 +591,14 @@ MUTANTS = (
     ),
     Mutant(
         "sites keep every state",
-        "engines/far_session.py",
+        "engines/state_versions.py",
         "self.superseded.setdefault(client, []).extend(gone)",
         "pass",
         "tests/laws/test_sites_elsewhere.py -k forget",
     ),
     Mutant(
         "rows are believed whatever clients they are about",
-        "engines/far_session.py",
+        "engines/far_rows.py",
         "known = bool(numbers) and set(numbers) <= set(range(len(places))) and len(set(numbers)) == len(numbers)",
         "known = True",
         "tests/laws/test_sites_elsewhere.py -k rows",
@@ -647,7 +647,7 @@ MUTANTS = (
     ),
     Mutant(
         "a worker looks in a folder that nobody trusts",
-        "engines/remote.py",
+        "engines/connection.py",
         '[sys.executable, "-P", "-m"',
         '[sys.executable, "-m"',
         "tests/cli/test_opening.py -k current",

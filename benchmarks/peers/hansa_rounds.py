@@ -1,4 +1,4 @@
-"""A workload on our automatic engine: prints seconds per round as JSON; see compare_peers.py."""
+"""A workload on our automatic engine, or on another: prints seconds per round as JSON; see compare_peers.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import torch
 
-from hansa.engines.auto import Auto
+from hansa.io.registry import find
 from ours import Ours
 from rounds import timed
 from workloads import workload
@@ -16,9 +16,10 @@ from workloads import workload
 
 def main() -> None:
     name, per_round, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    engine = find("engine", sys.argv[4] if sys.argv[4:] else "auto")()
     torch.set_num_threads(1)
     with ExitStack() as stack:
-        ours = Ours(workload(name, per_round), Auto(), stack)
+        ours = Ours(workload(name, per_round), engine, stack)
         seconds, moved = [], 0.0
         for number in range(rounds):
             seconds.append(timed(ours.round, number))

@@ -212,9 +212,9 @@ def _run(
 
 def _check_origin(experiment: Experiment, store: Store) -> None:
     """Refuse to resume a run if the run that it continues has changed."""
-    if experiment.origin is None:
+    if experiment.continues is None:
         return
-    mark, known = {"mark": fingerprint(experiment.origin.server)}, store.get("origin")
+    mark, known = {"mark": fingerprint(experiment.continues.server)}, store.get("origin")
     if known is None:
         store.put("origin", mark)
     elif not equal(known, mark):

@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 import hansa
 from hansa.deploy import federation
 from hansa.deploy.doctor import examine
 from hansa.deploy.flower_tools import free_port
-from hansa.deploy.identity import own_key
 from hansa.engines.serial import Serial, SerialSession
 from hansa.engines.session import ClientFailed, Lane, PhaseContext, RoundServer
 from hansa.io import wire
@@ -31,22 +29,9 @@ from hansa.payload import Update
 from hansa.plan.files import read_plan
 from hansa.task import Task
 from hansa.tree import Tree, equal
+from three_sites import SITES, write_sites
 
 pytestmark = [pytest.mark.flower, pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes in /proc")]
-SITES = ("a", "b", "c")
-SITE = """classes = {classes}
-fewest = 2
-[data]
-source = {{ name = "npz", path = "data.npz" }}
-partition = "natural"
-test = {{ kind = "local" }}
-[node]
-superlink = "127.0.0.1:{port}"
-certificates = "ca.crt"
-key = "node.key"
-[members]
-{members}
-"""
 PLAN = """
 [data]
 source = { name = "npz", path = "all.npz" }
@@ -102,18 +87,9 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Running]:
-    digits, port = load_digits(), free_port()
-    x, y = (digits.data[:600] / 16).astype(np.float32), digits.target[:600]
-    who, test = np.array(SITES)[np.arange(600) % 3], np.arange(600) % 15 >= 12
-    np.savez(folder / "all.npz", x=x, y=y, client=who, is_test=test)
-    (folder / "plan.toml").write_text(PLAN)
     made = Running(folder / "fed", {})
-    paths = federation.init(made.folder, SITES, "127.0.0.1", port)
-    members = "\n".join(f'{path.name} = "{own_key(path / "identity.key")}"' for path in paths)
-    for path in paths:
-        own, classes = who == path.name, [str(one) for one in range(10)]
-        np.savez(path / "data.npz", x=x[own], y=y[own], client=who[own], is_test=test[own])
-        (path / "site.toml").write_text(SITE.format(classes=classes, port=port, members=members))
+    np.savez(folder / "all.npz", **write_sites(made.folder, 600))
+    (folder / "plan.toml").write_text(PLAN)
     try:
         federation.up(made.folder)
         for site in SITES:

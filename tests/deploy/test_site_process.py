@@ -85,6 +85,12 @@ def test_a_bad_site_file_is_refused_in_a_sentence(site: Path, text: str, says: s
         read_site(site)
 
 
+def test_a_site_file_that_is_not_there_is_told_in_our_words(site: Path) -> None:
+    for path in (site.parent / "none.toml", site.parent):
+        with pytest.raises(HansaError, match=f"^There is no site file '{path}': give the 'site.toml' of the folder"):
+            read_site(path)
+
+
 def ask(path: Path, letter: bytes) -> Answer:
     """What a site's process answers, by the very code of Flower's side."""
     with socket.socket(socket.AF_UNIX) as to:

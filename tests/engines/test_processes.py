@@ -22,6 +22,7 @@ from hansa.algorithms.scaffold import Scaffold
 from hansa.contract import Algorithm
 from hansa.data.federation import Client, Federation
 from hansa.engines import evaluation, processes, remote, serial
+from hansa.engines.connection import computing_time
 from hansa.engines.processes import Processes, ProcessSession
 from hansa.engines.serial import Serial
 from hansa.errors import HansaError
@@ -194,7 +195,7 @@ def kill_whoever_sleeps(session: ProcessSession, client: str, monkeypatch: pytes
         found = look(running, 2.0, when)
         asleep = [state.worker for state in running.values() if state.client == client]
         if not found.done and asleep:
-            os.kill(asleep[0].process.pid, signal.SIGKILL)
+            os.kill(asleep[0].connection.process.pid, signal.SIGKILL)
         return found
 
     monkeypatch.setattr(processes, "wait", after_a_while)
@@ -209,8 +210,8 @@ def test_the_run_goes_on_after_a_process_was_killed() -> None:
     with Processes(1).open(run.context) as session, Serial(1).open(expected.context) as reference:
         assert isinstance(session, ProcessSession)
         run_round(run, session), run_round(expected, reference)
-        session.workers[0].process.kill()
-        session.workers[0].process.wait()
+        session.workers[0].connection.process.kill()
+        session.workers[0].connection.process.wait()
         rows = evaluate(run, session)
         assert rows.metrics == evaluate(expected, reference).metrics
         run.round = expected.round = 1
@@ -269,7 +270,7 @@ def test_a_stopped_process_is_one_failed_client() -> None:
     with Processes(1, patience=2.0).open(run.context) as session:
         assert isinstance(session, ProcessSession)
         run_round(run, session)
-        os.kill(session.workers[0].process.pid, signal.SIGSTOP)
+        os.kill(session.workers[0].connection.process.pid, signal.SIGSTOP)
         run.round = 1
         record = run_round(run, session)
     assert len(record["failed"]) == 1 and record["clients"] == len(SIZES) - 1
@@ -298,7 +299,7 @@ def test_nobody_is_late_because_the_run_itself_was_stopped() -> None:
         run_round(run, session)
         worker = session.workers[0]
         worker.since, worker.stirred, session.looked = (time.monotonic() - 60 for _ in range(3))
-        worker.computed = remote.computing_time(worker.process.pid)
+        worker.computed = computing_time(worker.connection.process.pid)
         session._excuse()
         assert session._late(worker) is None
         worker.since = time.monotonic() - 60
@@ -313,7 +314,7 @@ def test_processes_lost_twice_during_one_evaluation_are_replaced(monkeypatch: py
 
     def struck(self: remote.Worker, request: Any) -> Any:
         if signals:
-            os.kill(self.process.pid, signals.pop(0))
+            os.kill(self.connection.process.pid, signals.pop(0))
         return ask(self, request)
 
     with Processes(1, patience=2.0).open(run.context) as session, Serial(1).open(expected.context) as reference:
@@ -328,7 +329,7 @@ def test_an_evaluation_that_ends_every_process_stops_the_run_with_a_sentence(mon
     run, ask = opened(STATEFUL["ditto"], local_tests()), remote.Worker.evaluate
 
     def struck(self: remote.Worker, request: Any) -> Any:
-        self.process.kill()
+        self.connection.process.kill()
         return ask(self, request)
 
     monkeypatch.setattr(remote.Worker, "evaluate", struck)
@@ -340,8 +341,8 @@ def test_a_stopped_process_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(remote, "CLOSING", 0.5)
     with Processes(1).open(opened(FedAvg(LOCAL), federation()).context) as session:
         assert isinstance(session, ProcessSession)
-        os.kill(session.workers[0].process.pid, signal.SIGSTOP)
-    assert session.workers[0].process.returncode == -signal.SIGKILL
+        os.kill(session.workers[0].connection.process.pid, signal.SIGSTOP)
+    assert session.workers[0].connection.process.returncode == -signal.SIGKILL
 
 
 def test_patience_must_be_a_time() -> None:

@@ -43,6 +43,7 @@ from hansa.algorithms.flic_hl import FlicHL
 from hansa.algorithms.flic_s3 import FlicS3
 from hansa.algorithms.guarded import Guarded
 from hansa.algorithms.hetfedrep import HetFedRep
+from hansa.algorithms.input_scale import InputScale
 from hansa.algorithms.l2gd import L2GD
 from hansa.algorithms.lda import LDA
 from hansa.algorithms.lg_fedavg import LGFedAvg
@@ -65,6 +66,7 @@ from hansa.channels.top_k import TopK
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.engines.auto import Auto
+from hansa.engines.cluster import Ray
 from hansa.engines.flower import Flower
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
@@ -78,6 +80,7 @@ from hansa.models.deep_random_features import DeepRandomFeatures
 from hansa.models.dense import Linear
 from hansa.models.latent import Latent
 from hansa.models.random_features import RandomFeaturesModel
+from hansa.models.standardised import Standardised
 from hansa.models.tokens import ColumnTokens
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.dropout import Dropout
@@ -138,6 +141,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "oll": OLL(),
     "checkpoint": Checkpoint(str(HEAD)),
     "feature-scale": FeatureScale(),
+    "input-scale": InputScale(),
     "personal": Personal(FedAvg(LOCAL), keep="head"),
     "personal/own-encoder": Personal(FedAvg(LOCAL), keep="features"),
     "personal/scaffold": Personal(Scaffold(LOCAL), keep="head"),
@@ -201,6 +205,7 @@ HIDDEN = Latent(TinyNet(), 4, 3)
 MODELS: dict[str, Model] = {
     "fedbn": NormNet(),
     "feature-scale": RandomFeaturesModel(dimension=8),
+    "input-scale": Standardised(TinyNet()),
     "deepafl": DeepRandomFeatures(dimension=4, layers=2),
     "deepafl/factor": DeepRandomFeatures(dimension=4, layers=2),
     "fedavg/own-columns": ColumnTokens(4, (6,)),
@@ -233,6 +238,7 @@ ENGINES: dict[str, Engine] = {
     "vectorised": Vectorised(),
     "stacked": Vectorised(path="stacked"),
     "processes": Processes(1),
+    "ray": Ray(1),
     "flower": Flower(AtSites()),
 }
 

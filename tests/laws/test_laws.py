@@ -39,6 +39,7 @@ from hansa.algorithms.no_training import NoTraining
 from hansa.algorithms.personal import Personal
 from hansa.contract import Algorithm
 from hansa.data.federation import Federation, federation_from_clients
+from hansa.engines import cluster
 from hansa.engines.client_side import AT_SITE
 from hansa.engines.flower import Flower
 from hansa.engines.processes import Processes
@@ -63,6 +64,7 @@ from hansa.training.local import LocalTraining, Turn, train
 from hansa.training.visits import drive
 from hansa.training.wrappers import training_of
 from hansa.tree import Tree, copy, equal, nest, pick
+from near_ray import NearRay
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 
@@ -207,6 +209,16 @@ def test_processes_equal_serial(name: str) -> None:
     orchestration = ORCHESTRATIONS["star" if name in UNCHAINED else "chains"]
     made = experiment(ALGORITHMS[name], orchestration=orchestration, rounds=2)
     same(outcome(made), outcome(replace(made, engine=Processes(1))))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fed3r", "fedproto", "flic"])
+def test_actors_of_a_cluster_equal_serial(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker is the one of processes, so algorithms that differ in what they send and keep are enough."""
+    monkeypatch.setattr(cluster, "_ray", lambda: NearRay({"CPU": 1.0}))
+    made = experiment(
+        ALGORITHMS[name], orchestration=ORCHESTRATIONS["star" if name in UNCHAINED else "chains"], rounds=2
+    )
+    same(outcome(made), outcome(replace(made, engine=ENGINES["ray"])))
 
 
 @pytest.mark.parametrize("name", ["scaffold", "ditto"])

@@ -52,11 +52,16 @@ class Sums:
         """Return the sums over some samples."""
         count, total, squares = 0, torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
         for start in range(0, len(rows), BLOCK):
-            x = samples.take(rows[start : start + BLOCK]).x.double()
-            rest = tuple(place for place in range(x.ndim) if place != 1)
-            total, squares = total + x.sum(rest), squares + x.square().sum(rest)
-            count += x.numel() // x.shape[1]
+            block = cls.over(samples.take(rows[start : start + BLOCK]).x)
+            count, total, squares = count + block.count, total + block.total, squares + block.squares
         return cls(count, total, squares)
+
+    @classmethod
+    def over(cls, inputs: Tensor) -> Sums:
+        """Return the sums over the samples of one tensor."""
+        x = inputs.double()
+        rest = tuple(place for place in range(x.ndim) if place != 1)
+        return cls(x.numel() // x.shape[1], x.sum(rest), x.square().sum(rest))
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(self.count + other.count, self.total + other.total, self.squares + other.squares)

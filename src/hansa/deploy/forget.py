@@ -123,7 +123,7 @@ def _check(run: Run, last: PhaseRun, client: str) -> None:
 
 def _check_origin(run: Run, last: PhaseRun) -> None:
     """Refuse where the run that this one continues is no longer what the sums were made on."""
-    known, origin = last.store.get("origin"), last.experiment.origin
+    known, origin = last.store.get("origin"), last.experiment.continues
     same = known is None or origin is None or equal(known, {"mark": fingerprint(origin.server)})
     require(same, f"The run that '{run.path}' continues has changed since, so its sums fit nothing: run it again.")
 

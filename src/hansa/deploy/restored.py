@@ -11,7 +11,7 @@ from hansa.data.targets import target_from_table
 from hansa.engines.serial import Serial
 from hansa.io.store import Store
 from hansa.io.trust import Trust
-from hansa.plan.continuation import origin_of
+from hansa.plan.continuation import following
 from hansa.plan.files import read_plan
 from hansa.plan.phases import phases_of
 from hansa.results.reader import Run
@@ -27,7 +27,7 @@ def last_phase(run: Run, store: Store, trust: Trust) -> PhaseRun:
     task = task_from_table(run.recorded("task"), where=f"{run.path / 'data.json'}: task", trust=trust)
     experiment = Experiment(task, Federation({}, target), phases_of(plan), Serial(), plan.seed, channel=plan.channel)
     if plan.start is not None:
-        experiment = replace(experiment, origin=origin_of(plan.start, experiment, trust))
+        experiment = following(plan.start, experiment, trust)
     return restore(experiment, store, len(experiment.phases) - 1)
 
 

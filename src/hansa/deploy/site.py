@@ -85,9 +85,13 @@ class SiteFile:
 
 def read_site(path: Path) -> SiteFile:
     """Read a site file; paths in it are relative to where it lies."""
+    does = "give the 'site.toml' of the folder that 'hansa deploy init' made for this site"
+    require(path.is_file(), f"There is no site file '{path}': {does}.")
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise HansaError(f"The site file '{path}' cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
         raise HansaError(f"The site file '{path}' cannot be read: {error}.") from error
     folder = path.resolve().parent
     anchor(table, folder)

@@ -15,6 +15,7 @@ from hansa.data.federation import Client
 from hansa.engines.client_side import ClientSide
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.session import EvaluationRequest, PhaseContext, Reply, client_errors, perform, receive
+from hansa.engines.trainer import on_device
 from hansa.errors import HansaError, require
 from hansa.io import wire
 from hansa.io.codec import piece_from_table, piece_to_table
@@ -23,6 +24,7 @@ from hansa.metrics.suite import Suite
 from hansa.task import ClientData
 from hansa.task_table import task_from_table, task_to_table
 from hansa.training.carried import Summed, carried, uncarried
+from hansa.training.visits import Carry
 from hansa.tree import Tree, nest, pick
 
 Message = Sequence[wire.Buffer]
@@ -85,8 +87,10 @@ class Errands:
         clients: Mapping[str, Client],
         states: States,
         trust: Trust,
+        device: str = "cpu",
     ):
         self.clients, self.states, self.trust = clients, states, trust
+        self.carry: Carry | None = None if device == "cpu" else on_device(device)
         self.depth = len(head["sides"]) - 1
         self.side = self._sides(head["sides"], trees)
         self.context = PhaseContext(self.side.algorithm, self.side.task, self.side)
@@ -125,7 +129,7 @@ class Errands:
         with client_errors(client):
             require(client in self.clients, "It is not held here.")
             self.task = self.task if self.task.round == round else replace(self.side.task, round=round)
-            return perform(self.side, self.task, client, seed, down)
+            return perform(self.side, self.task, client, seed, down, self.carry)
 
     @property
     def summed(self) -> bool:

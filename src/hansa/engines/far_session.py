@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hansa.channels.terms import Terms
-from hansa.data.federation import samples_of
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Carrier
 from hansa.engines.client_side import AT_SITE
 from hansa.engines.drafts import Answered, Asked, Draft, Enclosed, Later, Opened, evaluations_of, open_answer
 from hansa.engines.errands import phase_message, sides_of
+from hansa.engines.far_rows import checked_rows
 from hansa.engines.lanes import Ahead, visits_before
-from hansa.engines.letters import Letter, Masking, Superseded, Visit
+from hansa.engines.letters import Letter, Masking, Visit
 from hansa.engines.members import SumStep
 from hansa.engines.session import (
     NUMBERS,
@@ -36,16 +36,14 @@ from hansa.engines.session import (
     receive,
 )
 from hansa.engines.site_members import card_tree
+from hansa.engines.state_versions import StateVersions
 from hansa.errors import HansaError, HansaWarning, require
 from hansa.io import wire
 from hansa.lazy import torch
-from hansa.metrics.suite import OBSERVED, is_sum, rows_of, stack_rows
+from hansa.metrics.suite import stack_rows
 from hansa.payload import Update
 from hansa.task import Task
 from hansa.tree import Tree
-
-NO_STATE = ""
-OF_CLASSES = ("local_class_accuracy", "outside_class_accuracy")  # columns beside the metrics, where public samples are
 
 
 @dataclass
@@ -63,13 +61,12 @@ class FarSession(Counted):
     told: set[str] = field(default_factory=set)  # sites that know the phase
     waiting: list[Asked] = field(default_factory=list)  # evaluations that travel with the next letters
     early: dict[tuple[int, str], Answered] = field(default_factory=dict)  # by round and client: visits made ahead
-    replaced: dict[str, list[str]] = field(default_factory=dict)  # by client: versions before the one of the run
-    superseded: dict[str, list[str]] = field(default_factory=dict)  # … of which no site needs to keep any
 
     def __post_init__(self) -> None:
         self.lease, self.homes = time.time_ns() // 1000, self.carrier.homes
-        self.sides = sides_of(self.context.side)
-        head, self.leaves = phase_message(self.sides, self.context.suite)
+        sides = sides_of(self.context.side)
+        self.versions = StateVersions(sides, self.homes)
+        head, self.leaves = phase_message(sides, self.context.suite)
         self.described: dict[str, Any] = head
         self.phase = hashlib.blake2b(framing.packed(head, self.leaves), digest_size=16).hexdigest()
 
@@ -192,7 +189,7 @@ class FarSession(Counted):
 
     def evaluate(self, request: EvaluationRequest) -> Iterator[Tree]:
         """Ask for rows, which come with the next round's answers, or by themselves where they are awaited before."""
-        asked = Asked(request, {client: self._versions(client) for client in request.clients})
+        asked = Asked(request, {client: self.versions.of(client) for client in request.clients})
         self.waiting.append(asked)
         return self._awaited(asked)
 
@@ -205,21 +202,13 @@ class FarSession(Counted):
 
     def settled(self, states: States) -> None:
         """Let sites forget the versions of states that the run, as it is committed, does not have any more."""
-        for client, versions in self.replaced.items():
-            kept = {_version(tree) for tree in states(client)}
-            gone = [version for version in versions if version not in kept]
-            self.superseded.setdefault(client, []).extend(gone)
-            self.replaced[client] = [version for version in versions if version in kept]
+        self.versions.settled(states)
 
     # ------------------------------------------------------------------------------------------------------- letters
 
     def _home(self, client: str) -> str:
         require(client in self.homes, f"No connected site holds client '{client}': see that its site is connected.")
         return self.homes[client]
-
-    def _versions(self, client: str) -> tuple[str, ...]:
-        """Return the versions of a client's states that the run counts on, in all phases that this one depends on."""
-        return tuple(_version(side.stored(client)) for side in self.sides)
 
     def _trip(
         self, task: Task, drafts: dict[str, Draft], server: RoundServer | None
@@ -277,7 +266,7 @@ class FarSession(Counted):
                 for step, client in draft.maskings
             ),
             tuple(evaluations_of(draft, enclosed)),
-            self._gone(site),
+            self.versions.gone(site),
         )
         return letters.write(letter, enclosed.messages)
 
@@ -290,7 +279,7 @@ class FarSession(Counted):
         nothing: Tree = {}
         downs, latest = [*(one.down for one in draft.visits), *(nothing for _ in draft.later)], dict[str, str]()
         for place, ((number, client, seed), down) in enumerate(zip((*now, *draft.later), downs, strict=True)):
-            before = self._versions(client)
+            before = self.versions.of(client)
             states = (*before[:-1], latest.get(client, before[-1]))
             version = latest[client] = f"{self.lease}-{self.number}-{place}"
             visit = Visit(client, number, str(seed), states, version, enclosed.place(down))
@@ -298,12 +287,6 @@ class FarSession(Counted):
                 inbox = enclosed.place(draft.inboxes[client])
                 visit = replace(visit, sum=sums.index(draft.terms), inbox=inbox)
             yield visit
-
-    def _gone(self, site: str) -> tuple[Superseded, ...]:
-        """Return what a site may forget, which it is told once; one that does not hear it keeps a few more versions."""
-        clients = [client for client in self.superseded if self.homes.get(client) == site]
-        found = {client: tuple(self.superseded.pop(client)) for client in clients}
-        return tuple(Superseded(client, versions) for client, versions in found.items() if versions)
 
     # ------------------------------------------------------------------------------------------------------- answers
 
@@ -323,8 +306,8 @@ class FarSession(Counted):
 
     def _done(self, reply: Reply, server: RoundServer) -> None:
         """Hand on a reply that counts; the version of the client's state before it may be forgotten some time."""
-        if reply.state and (before := self._versions(reply.client)[-1]) != NO_STATE:
-            self.replaced.setdefault(reply.client, []).append(before)
+        if reply.state:
+            self.versions.replace(reply.client)
         self.count("flower")
         server.take(reply)
 
@@ -350,45 +333,13 @@ class FarSession(Counted):
             why = opened.why or opened.answer.evaluations[number].error
             try:
                 require(not why, why)
-                found = [self._rows(asked.request, places, part) for part in opened.rows[number]]
+                found = [checked_rows(self.context, asked.request, places, part) for part in opened.rows[number]]
                 stack_rows([*asked.rows[:1], *found])  # what one site observes must fit what the others do
             except HansaError as error:
                 names = ", ".join(f"'{asked.request.clients[place]}'" for place in places)
                 warnings.warn(f"Site '{site}' did not evaluate {names}: {error}", HansaWarning, stacklevel=2)
             else:
                 asked.rows.extend(found)
-
-    def _rows(self, request: EvaluationRequest, places: Sequence[int], message: memoryview) -> Tree:
-        """Return rows with the clients' places in the request; refuse rows that no client could have made."""
-        rows = wire.unpack(message)[0]
-        clients = rows.get("client", torch.empty(0))
-        numbers = clients.tolist() if clients.dtype == torch.int64 and clients.dim() == 1 else []
-        known = bool(numbers) and set(numbers) <= set(range(len(places))) and len(set(numbers)) == len(numbers)
-        require(known, "Its rows are about clients it was not asked for.")
-        layout = {**self._layout(request), "client": clients[:1]}
-        plain = {key: leaf for key, leaf in rows.items() if not key.startswith(OBSERVED)}
-        require(plain.keys() == layout.keys(), f"Its rows must have the columns {sorted(layout)}. Got {sorted(plain)}.")
-        for key, leaf in rows.items():
-            like = layout.get(key, leaf)
-            shape = like.shape if is_sum(key) else (len(clients), *like.shape[1:])
-            good = leaf.shape == shape and leaf.dtype == like.dtype
-            says = f"Its column '{key}' must have the shape {list(shape)} of {like.dtype}"
-            require(good, f"{says}. Got {list(leaf.shape)} of {leaf.dtype}.")
-        named = [request.clients[places[row]] for row in numbers]
-        held = [samples_of(self.context.side.clients[name], request.split) for name in named]
-        fair = rows["samples"].tolist() == held
-        require(fair, f"Its rows are of {rows['samples'].tolist()} samples, and its clients have {held}.")
-        return rows | {"client": torch.tensor([places[row] for row in numbers])}
-
-    def _layout(self, request: EvaluationRequest) -> Tree:
-        """Return the row of a made-up client of two samples, which has every column."""
-        task, kind = self.context.task, torch.get_default_dtype()
-        y = torch.zeros(1, 2, task.outputs) if task.real else torch.zeros(1, 2, dtype=torch.long)
-        rows = rows_of(
-            request.suite, torch.zeros(1, 2, task.outputs, dtype=kind), y, torch.ones(1, 2, dtype=torch.bool)
-        )
-        classes = OF_CLASSES if request.public is not None else ()
-        return {**rows, **{name: torch.zeros(1, dtype=torch.float64) for name in classes}}
 
 
 def _words(client: str, error: str) -> str:
@@ -405,13 +356,3 @@ def _told(site: str, opened: Opened, place: int, client: str) -> Tree | ClientFa
             return wire.unpack(opened.maskings[place])[0]
     except ClientFailed as error:
         return error
-
-
-def _version(state: Tree | None) -> str:
-    """Return the version of a state that a run's store has a reference to; empty where there is none."""
-    if state is None:
-        return NO_STATE
-    require(
-        AT_SITE in state, "A state of this run is in its own store and at no site: go on with the engine it began on."
-    )
-    return "-".join(str(number) for number in state[AT_SITE].tolist())

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
+from hansa.engines.connection import ProcessConnection
 from hansa.engines.errands import Message
 from hansa.engines.lanes import Ahead, visits_before
-from hansa.engines.remote import Gone, Worker
+from hansa.engines.remote import Connect, Gone, NoRoom, Worker
 from hansa.engines.session import (
     AtHand,
     ClientFailed,
@@ -78,13 +79,8 @@ class Processes:
     def open(self, context: PhaseContext) -> Iterator[ProcessSession]:
         """Start the processes; they end with the phase."""
         session = ProcessSession(context=context, patience=self.patience)
-        try:
-            for _ in range(self.count):
-                session.workers.append(Worker(context))
+        with session.at_work(self.count):
             yield session
-        finally:
-            for worker in session.workers:
-                worker.close()
 
 
 @dataclass(slots=True, eq=False)
@@ -105,10 +101,23 @@ class ProcessSession(AtHand, Counted):
 
     context: PhaseContext = field(kw_only=True)
     patience: float = PATIENCE
+    name: str = "processes"  # of the engine, in the record of a round
+    connect: Connect = ProcessConnection
     workers: list[Worker] = field(default_factory=list)
     holder: dict[str, Worker] = field(default_factory=dict)  # by client: the process with its latest state
     visits: Counter[str] = field(default_factory=Counter)  # of the round at hand, by client
     looked: float = field(default_factory=time.monotonic)  # when somebody last looked who is late
+
+    @contextmanager
+    def at_work(self, count: int) -> Iterator[None]:
+        """Start so many workers; they end with the phase."""
+        try:
+            for _ in range(count):
+                self.workers.append(Worker(self.context, self.connect))
+            yield
+        finally:
+            for worker in self.workers:
+                worker.close()
 
     @property
     def device(self) -> torch.device:
@@ -155,7 +164,7 @@ class ProcessSession(AtHand, Counted):
         self._take_in(worker, client)
         state.worker, state.size = worker, self.context.side.clients[client].size
         worker.load += state.size
-        self.count("processes")
+        self.count(self.name)
         seed = server.seed(client, state.visit)
         return worker.visit(client, seed, state.down, state.message, round)
 
@@ -229,9 +238,14 @@ class ProcessSession(AtHand, Counted):
                 worker.excuse(since)
 
     def _replace(self, worker: Worker) -> None:
-        """Put a new process in the place of one that ended or must end."""
-        self.workers[self.workers.index(worker)] = Worker(self.context)
+        """Put a new process in the place of one that ended or must end; without room for one, others have its work."""
         worker.kill()
+        place = self.workers.index(worker)
+        try:
+            self.workers[place] = Worker(self.context, self.connect)
+        except NoRoom as error:
+            require(len(self.workers) > 1, f"The last worker was lost, and there is no other: the run stops. {error}")
+            del self.workers[place]
         self.holder = {client: one for client, one in self.holder.items() if one is not worker}
 
     def _lost(
@@ -303,8 +317,8 @@ class ProcessSession(AtHand, Counted):
 
 
 def _died(worker: Worker, client: str) -> ClientFailed:
-    code = worker.process.wait()
-    return ClientFailed(f"The process of client '{client}' ended with {code}. It is left out of the round.")
+    told = f"The process of client '{client}' ended {worker.connection.ended()}"
+    return ClientFailed(f"{told}. It is left out of the round.")
 
 
 def _stood(seconds: float, client: str) -> ClientFailed:

@@ -1,24 +1,18 @@
-"""The near side of a process that holds clients: what is written to it, and what it answers."""
+"""The near side of a worker that holds clients: what is written to it, and what it answers."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 from threading import Timer
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from hansa.data.federation import has_samples
-from hansa.engines import framing
 from hansa.engines.client_side import ClientSide
+from hansa.engines.connection import Connection
 from hansa.engines.errands import Message, phase_message, request_message, sides_of
 from hansa.engines.session import ClientFailed, EvaluationRequest, PhaseContext, Reply
-from hansa.engines.signals import held_back
 from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.io.codec import piece_import_paths
@@ -27,16 +21,16 @@ from hansa.metrics.suite import Suite
 from hansa.training.carried import uncarried
 from hansa.tree import Tree
 
-CLOSING = 5.0  # seconds a process is given to end by itself
-# A step of training asks for the same memory again and again.  Given back to the system, every page of it costs anew;
-# so a process keeps what it has, in large pages.  Where the C library knows nothing of this, nothing happens.
-KEEP_MEMORY = {
-    "GLIBC_TUNABLES": f"glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold={2**30}:glibc.malloc.trim_threshold={2**31}"
-}
+CLOSING = 5.0  # seconds a worker is given to end by itself
+Connect = Callable[[Sequence[str]], Connection]  # starts a worker that trusts some import paths
 
 
 class Gone(RuntimeError):
     """A process ended without an answer."""
+
+
+class NoRoom(HansaError):
+    """Another worker cannot be started."""
 
 
 def own_code(sides: Sequence[ClientSide], suite: Suite) -> Iterator[str]:
@@ -51,18 +45,10 @@ def own_code(sides: Sequence[ClientSide], suite: Suite) -> Iterator[str]:
         yield from piece_import_paths("metric", metric)
 
 
-def search_path() -> str:
-    """Return where this process finds modules, for one that shall find the same and nothing else.
-
-    Of itself a new process would also look in the current folder, which may be anybody's.
-    """
-    return os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
-
-
 class Worker:
-    """One process, a thread that writes to it and one that reads: neither side ever waits for the other to read."""
+    """One worker, a thread that writes to it and one that reads: neither side ever waits for the other to read."""
 
-    def __init__(self, context: PhaseContext):
+    def __init__(self, context: PhaseContext, connect: Connect):
         self.context, self.sides = context, sides_of(context.side)
         self.sent: set[str] = set()  # clients whose samples it holds
         self.told: tuple[Tree | None, int] = None, 0  # the message it works with, kept so that no other is taken for it
@@ -70,37 +56,33 @@ class Worker:
         self.since: float | None = None  # when it began the visit at hand, by this side's clock
         self.computed: float | None = None  # processor time, as of the last look at it
         self.stirred = time.monotonic()  # when that last changed
-        trusted = sorted({path for path in own_code(self.sides, context.suite) if is_import_path(path)})
-        command = [sys.executable, "-P", "-m", "hansa.engines.worker", *trusted]
-        pipe, env = subprocess.PIPE, {**KEEP_MEMORY, **os.environ, "PYTHONPATH": search_path()}
-        with held_back():
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=env)
-        self.requests, self.replies = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
-        framing.widen(self.requests, self.replies)
+        self.connection = connect(
+            sorted({path for path in own_code(self.sides, context.suite) if is_import_path(path)})
+        )
         self.writer, self.reader = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        head, leaves = phase_message(self.sides, context.suite)
-        self.writer.submit(framing.write, self.requests, head, leaves)
+        self._write(*phase_message(self.sides, context.suite))
+
+    def _write(self, head: dict[str, Any], messages: Sequence[Message]) -> None:
+        self.writer.submit(self.connection.write, head, messages)
 
     def close(self) -> None:
         """Let it end by itself; one that is stopped, or still busy with what nobody will hear of, is ended."""
-        overdue = Timer(CLOSING, self.process.kill)
+        overdue = Timer(CLOSING, self.connection.kill)
         overdue.start()
         self.writer.shutdown(cancel_futures=True)
-        with suppress(BrokenPipeError):  # it died; whoever waits for a reply is told
-            self.requests.close()
+        self.connection.finish()
         self.reader.shutdown(cancel_futures=True)
-        self.process.wait()
+        self.connection.close()
         overdue.cancel()
-        self.replies.close()
 
     def kill(self) -> None:
         """End it at once, whatever it does."""
-        self.process.kill()
+        self.connection.kill()
         self.close()
 
     def standing(self) -> float:
         """Return the seconds since it last computed anything, as far as these looks at it can tell."""
-        computed, now = computing_time(self.process.pid), time.monotonic()
+        computed, now = self.connection.computed(), time.monotonic()
         if computed is None or computed != self.computed:
             self.computed, self.stirred = computed, now
         return now - self.stirred
@@ -129,7 +111,7 @@ class Worker:
             "states": [one is not None for one in found],
         }
         messages = [wire.parts(leaves), *(wire.parts(one) for one in found if one is not None)]
-        self.writer.submit(framing.write, self.requests, head, messages)
+        self._write(head, messages)
 
     def _splits(self, client: str) -> dict[str, Any]:
         held = self.context.side.clients[client]
@@ -140,10 +122,10 @@ class Worker:
         """Carry out a visit; the message travels only when it is another than last time."""
         if self.told[0] is not down or self.told[1] != round:
             self.told = down, round
-            self.writer.submit(framing.write, self.requests, {"kind": "down", "round": round}, [message])
+            self._write({"kind": "down", "round": round}, [message])
         self.stirred = time.monotonic()  # it had nothing to compute before
         head = {"kind": "visit", "client": client, "seed": seed}
-        self.writer.submit(framing.write, self.requests, head, [])
+        self._write(head, [])
         own = self.context.task.received(client, down)
         bytes_down = wire.cost(own) if own is not down else sum(map(len, message)) if down else 0
         return self.reader.submit(self._reply, client, bytes_down)
@@ -152,7 +134,7 @@ class Worker:
         """Make rows of metrics for some clients."""
         head, messages = request_message(request)
         self.stirred = time.monotonic()
-        self.writer.submit(framing.write, self.requests, {"kind": "evaluate", **head}, messages)
+        self._write({"kind": "evaluate", **head}, messages)
         return self.reader.submit(lambda: [wire.unpack(part)[0] for part in self._answer(request.clients[0])[1]])
 
     def _reply(self, client: str, bytes_down: int) -> Reply:
@@ -166,23 +148,14 @@ class Worker:
     def _answer(self, client: str) -> tuple[dict[str, Any], list[memoryview], float]:
         """Return an answer and the seconds it took; the process first says that it begins."""
         try:
-            begun, _ = framing.read(self.replies)
+            begun, _ = self.connection.read()
             if "error" in begun:
                 raise HansaError(begun["error"])  # it refuses the whole phase
             self.since = time.monotonic()
-            head, messages = framing.read(self.replies)
+            head, messages = self.connection.read()
             seconds, self.since = time.monotonic() - self.since, None
         except EOFError as error:
-            raise Gone(f"The process of client '{client}' ended with {self.process.wait()}.") from error
+            raise Gone(f"The process of client '{client}' ended {self.connection.ended()}.") from error
         if "error" in head:
             raise ClientFailed(head["error"])
         return head, messages, seconds
-
-
-def computing_time(process: int | None) -> float | None:
-    """Return the processor time that a process has used, in the system's ticks; None where the system does not say."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return float(fields[11]) + float(fields[12])  # in user mode and in the kernel

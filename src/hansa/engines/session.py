@@ -24,6 +24,7 @@ from hansa.metrics.suite import Suite, default_suite
 from hansa.orchestrate.planner import Chain, Scale
 from hansa.payload import Update, join, relay, set_apart
 from hansa.task import ClientData, Task
+from hansa.training.visits import Carry, drive
 from hansa.tree import Tree
 
 States = Callable[[str], Sequence[Tree]]  # by client
@@ -219,8 +220,8 @@ class Engine(Protocol):
         ...
 
 
-def perform(side: ClientSide, task: Task, client: str, seed: int, down: Tree) -> Reply:
-    """Carry out a visit by itself, where the data is."""
+def perform(side: ClientSide, task: Task, client: str, seed: int, down: Tree, carry: Carry | None = None) -> Reply:
+    """Carry out a visit by itself, where the data is; `carry` trains its turns, None as the algorithm does."""
     began = time.perf_counter()
     algorithm = side.algorithm
     state, down = side.state(client), task.received(client, down)
@@ -228,7 +229,11 @@ def perform(side: ClientSide, task: Task, client: str, seed: int, down: Tree) ->
         data = side.clients[client].train
         view = side.view(client, data, task)
         state = algorithm.client_init(view, data) if state is None else state
-        up, state = algorithm.client_step(view, down, state, data, torch.Generator().manual_seed(seed))
+        rng = torch.Generator().manual_seed(seed)
+        if carry is None:
+            up, state = algorithm.client_step(view, down, state, data, rng)
+        else:
+            up, state = drive(algorithm.visit(view, down, state, data, rng), data, seed, carry)
         upload = algorithm.encode(up.sums)
     return reply_with(client, up, upload, state, wire.cost(down), time.perf_counter() - began)
 

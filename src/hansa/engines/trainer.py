@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 from hansa.engines.kernels.cohort import Cohort, Job, groups
 from hansa.engines.kernels.kernel import Kernel
-from hansa.engines.kernels.one_by_one import Moved
+from hansa.engines.kernels.one_by_one import Moved, OneByOne
 from hansa.engines.session import Counted
 from hansa.errors import HansaWarning
 from hansa.lazy import torch
 from hansa.task import ClientData, Task
 from hansa.training.local import Trained, Turn
+from hansa.training.visits import Carry
 from hansa.tree import Tree, is_finite
 
 ALONE = "serial"
@@ -157,3 +158,17 @@ class Trainer(Counted):
             return None
         self.count(kernel.name, len(sizes))
         return found
+
+
+def on_device(device: str) -> Carry:
+    """Return what trains a client's turns on a device, one after the other."""
+    trainer = Trainer(kernels=(OneByOne(),), device=torch.device(device))
+
+    def carry(turn: Turn, data: ClientData, seed: int) -> Trained:
+        broken: dict[int, Exception] = {}
+        found = trainer.train([Job(turn, data, seed)], None, broken.__setitem__)
+        if broken:
+            raise broken[0]
+        return found[0]
+
+    return carry

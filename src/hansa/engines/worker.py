@@ -1,10 +1,10 @@
-"""The far side of the process engine: holds clients, their data and their states, and sees only messages."""
+"""The far side of the engines with workers: holds clients, their data and their states, and sees only messages."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -53,15 +53,22 @@ class LocalClient:
 class Worker:
     """Clients of one phase, and what they were told.  Who starts the worker says what it trusts; no message can."""
 
-    def __init__(self, head: dict[str, Any], messages: list[memoryview], trust: Trust):
+    def __init__(self, head: dict[str, Any], messages: list[memoryview], trust: Trust, device: str = "cpu"):
         self.clients: dict[str, LocalClient] = {}
         trees = [wire.unpack(message)[0] for message in messages]
-        self.errands = Errands(head, trees, self.clients, self._state, trust)
+        self.errands = Errands(head, trees, self.clients, self._state, trust, device)
         self.down: Tree = {}
         self.round = 0
 
     def _state(self, depth: int, client: str) -> Tree | None:
         return self.clients[client].states[depth]
+
+    def answers(self, head: dict[str, Any], messages: list[memoryview]) -> Iterator[Answer]:
+        """Carry out one request; yield that it begins, from where on a deadline counts, and then its answer."""
+        if head["kind"] in ("visit", "evaluate"):
+            yield {"kind": "begun"}, []
+        if (answer := self.handle(head, messages)) is not None:
+            yield answer
 
     def handle(self, head: dict[str, Any], messages: list[memoryview]) -> Answer | None:
         """Carry out one request; what only tells something has no answer."""
@@ -114,10 +121,7 @@ def serve(requests: BinaryIO, replies: BinaryIO, trusted: Sequence[str] = ()) ->
             head, messages = framing.read(requests)
         except EOFError:
             return
-        if head["kind"] in ("visit", "evaluate"):
-            framing.write(replies, {"kind": "begun"}, [])  # from here on a deadline counts
-        answer = worker.handle(head, messages)
-        if answer is not None:
+        for answer in worker.answers(head, messages):
             framing.write(replies, *answer)
 
 

@@ -59,6 +59,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "mobilenetv2": "hansa.models.mobilenet:MobileNetV2",
         "efficientnet-lite": "hansa.models.efficientnet:EfficientNetLiteModel",
         "transformers": "hansa.models.transformers:TransformersModel",
+        "standardised": "hansa.models.standardised:Standardised",
         "random-features": "hansa.models.random_features:RandomFeaturesModel",
         "random-projection": "hansa.models.random_projection:RandomProjection",
         "deep-random-features": "hansa.models.deep_random_features:DeepRandomFeatures",
@@ -85,6 +86,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "calibrate": "hansa.algorithms.calibrate:Calibrate",
         "oll": "hansa.algorithms.oll:OLL",
         "checkpoint": "hansa.algorithms.checkpoint:Checkpoint",
+        "input-scale": "hansa.algorithms.input_scale:InputScale",
         "feature-scale": "hansa.algorithms.feature_scale:FeatureScale",
         "personal": "hansa.algorithms.personal:Personal",
         "fedprox": "hansa.algorithms.fedprox:FedProx",
@@ -180,6 +182,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "vectorised": "hansa.engines.vectorised:Vectorised",
         "serial": "hansa.engines.serial:Serial",
         "processes": "hansa.engines.processes:Processes",
+        "ray": "hansa.engines.cluster:Ray",
         "flower": "hansa.engines.flower:Flower",
     },
     "carrier": {

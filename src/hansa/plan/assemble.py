@@ -25,7 +25,7 @@ from hansa.io.trust import Trust, TrustLike
 from hansa.metrics.suite import default_suite
 from hansa.plan.channel import check_channel
 from hansa.plan.checks import check, check_groups, no_features
-from hansa.plan.continuation import origin_of
+from hansa.plan.continuation import following
 from hansa.plan.phases import phases_of
 from hansa.plan.privacy import check_privacy
 from hansa.plan.schema import DataPlan, Plan
@@ -73,7 +73,7 @@ def assemble(
     suite = default_suite(task.real, plan.evaluate.metrics)
     experiment = Experiment(task, federation, phases_of(plan), plan.engine, plan.seed, None, suite, plan.channel)
     if plan.start is not None:
-        experiment = replace(experiment, origin=origin_of(plan.start, experiment, Trust.of(trust)))
+        experiment = following(plan.start, experiment, Trust.of(trust))
     check_channel(plan.channel, experiment.phases, experiment.task)
     check_privacy(experiment.phases, experiment.task, plan.channel)
     check_groups(experiment)

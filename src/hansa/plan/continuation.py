@@ -16,11 +16,40 @@ from hansa.results.reader import Run
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.phase_run import PhaseRun, reached, restore
 from hansa.task_table import task_from_table
+from hansa.training.visits import AddsUp
 
 
-def origin_of(start: Start, experiment: Experiment, trust: Trust) -> PhaseRun:
-    """Return the phase that a plan's `start` names, seen from the clients of this experiment."""
+def following(start: Start, experiment: Experiment, trust: Trust) -> Experiment:
+    """Return an experiment that goes on from another run as a plan's `start` says."""
     run = Run.open(start.run)
+    found = _origin(run, start, experiment, trust)
+    if not start.add:
+        return replace(experiment, origin=found)
+    visits = (found.store.get(f"{found.index}/ledger") or {})["visits"].tolist()
+    visited = {name for name, count in zip(run.recorded("clients"), visits, strict=True) if count}
+    joined = replace(experiment, origin=found.previous, adds_to=found, counted=found.experiment.counted.union(visited))
+    _check_adding(run, found, joined)
+    return joined
+
+
+def _check_adding(run: Run, before: PhaseRun, experiment: Experiment) -> None:
+    """Refuse to add to what is no plain sum, and to count somebody twice."""
+    phase, where = experiment.phases[0], f"Nothing can be added to phase '{before.phase.name}' of the run '{run.path}'"
+    same = before.algorithm == phase.algorithm
+    require(same, f"{where}: its algorithm is {before.algorithm}, and the plan's first is {phase.algorithm}.")
+    sums = isinstance(phase.algorithm, AddsUp) and phase.algorithm.releases(before.task, before.server) is None
+    require(sums, f"{where}: what its server has is no sum of what clients sent, without noise.")
+    last = before.phase.deploy == phase.deploy == "last"
+    require(last, f'{where}: a round that validation chose is not the sum of all. Set deploy = "last".')
+    require(before.experiment.seed == experiment.seed, f"{where}: its seed is {before.experiment.seed}. Use the same.")
+    new = sorted(set(experiment.federation.clients) - experiment.counted)
+    require(bool(new) or not experiment.federation.clients, f"{where}: all clients of this plan are in it already.")
+    once = not new or phase.orchestration.visits_once(phase.rounds, len(new))
+    require(once, f"{where}: the plan's {phase.rounds} rounds do not visit each of {len(new)} new clients once.")
+
+
+def _origin(run: Run, start: Start, experiment: Experiment, trust: Trust) -> PhaseRun:
+    """Return the phase that a plan's `start` names, seen from the clients of this experiment."""
     plan = read_plan(run.path / "plan.toml", trust=trust)
     phases = phases_of(plan)
     index = _index(start, phases)
@@ -36,7 +65,7 @@ def origin_of(start: Start, experiment: Experiment, trust: Trust) -> PhaseRun:
         channel=plan.channel,
     )
     if plan.start is not None:
-        theirs = replace(theirs, origin=origin_of(plan.start, theirs, trust))
+        theirs = following(plan.start, theirs, trust)
     found = restore(theirs, store, index)
     if found.algorithm.personal:
         _same_clients(run, experiment)

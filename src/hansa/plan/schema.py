@@ -112,10 +112,14 @@ class EvaluatePlan:
 
 @dataclass(frozen=True)
 class Start:
-    """A phase of another run that this one continues: its last one, or the one of this name."""
+    """A phase of another run that this one continues: its last one, or the one of this name.
+
+    With `add` the first phase goes on with the sums of that one, and visits only clients which are not in them.
+    """
 
     run: str
     phase: str = ""
+    add: bool = False
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,13 @@ class Experiment:
     origin: PhaseRun | None = None  # a phase of another run, which the first phase follows
     metrics: Suite | None = None  # None: what suits the targets
     channel: Channel | None = None  # what happens to uploads on their way
+    adds_to: PhaseRun | None = None  # a phase of another run, with whose sums the first phase goes on
+    counted: frozenset[str] = frozenset()  # the clients that are in these sums
+
+    @property
+    def continues(self) -> PhaseRun | None:
+        """The phase of another run on which this one rests."""
+        return self.adds_to or self.origin
 
     @property
     def suite(self) -> Suite:

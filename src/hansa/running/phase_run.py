@@ -77,6 +77,7 @@ class PhaseRun:
 
     def __init__(self, experiment: Experiment, index: int, store: Store, previous: PhaseRun | None):
         self.experiment, self.index, self.store, self.previous = experiment, index, store, previous
+        self.adds_to = experiment.adds_to if index == 0 else None
         self.phase = experiment.phases[index]
         self.algorithm: Algorithm = self.phase.algorithm
         self.carried = carried(self.algorithm, experiment.channel)  # as clients see it
@@ -96,11 +97,15 @@ class PhaseRun:
             visits=self._most_visits(),
             opened=self._opened(),
         )
-        self.server: Tree = store.get(f"{index}/server") or self.algorithm.server_init(self.task)
+        self.server: Tree = store.get(f"{index}/server") or self._first_server()
         self.lines = {int(line): Line.from_tree(store.get(f"{index}/line", line) or {}) for line in self._lines()}
         self.ledger = Ledger(self.names, store.get(f"{index}/ledger"))
         self.round = 0
         self.timeline = Timeline()
+
+    def _first_server(self) -> Tree:
+        """Return the server's state before the first round: that of another run's phase where this one adds to it."""
+        return self.adds_to.server if self.adds_to else self.algorithm.server_init(self.task)
 
     def _rates(self) -> tuple[float, ...]:
         """Return the rates that earlier phases found, where this phase asks for them."""
@@ -190,10 +195,11 @@ class PhaseRun:
 
     def roster(self, orchestration: Orchestration) -> Roster:
         """Return what an orchestration may know of the clients."""
-        sizes = self.federation.sizes()
-        counts, task = [sizes[name] for name in self.names], self.experiment.task
+        sizes, counted = self.federation.sizes(), self.experiment.counted if self.adds_to else ()
+        names = [name for name in self.names if name not in counted] if counted else self.names
+        counts, task = [sizes[name] for name in names], self.experiment.task
         classes = 0 if task.real else task.outputs
-        return Roster(self.names, counts, self._seed_of(orchestration), self.described, classes=classes)
+        return Roster(names, counts, self._seed_of(orchestration), self.described, classes=classes)
 
     @functools.cached_property
     def paces(self) -> Paces | None:

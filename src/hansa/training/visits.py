@@ -20,6 +20,7 @@ from hansa.training.local import LocalTraining, Trained, Turn, train
 from hansa.tree import Tree
 
 Visit = Generator[Turn, Trained, tuple[Update, Tree]]
+Carry = Callable[[Turn, ClientData, int], Trained]  # carries out one turn, whose draws come from a seed
 
 
 def turn_seed(seed: int, number: int) -> int:
@@ -27,13 +28,13 @@ def turn_seed(seed: int, number: int) -> int:
     return seed if number == 0 else seed_for(seed, "turn", number)
 
 
-def drive(visit: Visit, data: ClientData, seed: int) -> tuple[Update, Tree]:
-    """Carry out a visit by itself, turn after turn."""
+def drive(visit: Visit, data: ClientData, seed: int, carry: Carry = train) -> tuple[Update, Tree]:
+    """Carry out a visit by itself, turn after turn, each of which `carry` trains."""
     number, trained = 0, None
     try:
         while True:
             turn = next(visit) if trained is None else visit.send(trained)
-            trained, number = train(turn, data, turn_seed(seed, number)), number + 1
+            trained, number = carry(turn, data, turn_seed(seed, number)), number + 1
     except StopIteration as end:
         up, state = end.value
         return up, state

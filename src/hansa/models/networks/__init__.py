@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hansa.models.networks.recurrent import LastState
     from hansa.models.networks.skip import Skip
     from hansa.models.networks.split import Split
+    from hansa.models.networks.standardise import Standardise
     from hansa.models.networks.tokens import Tokens
 
 _WHERE = {
@@ -27,6 +28,7 @@ _WHERE = {
     "Residual": "deep_random_features",
     "Skip": "skip",
     "Split": "split",
+    "Standardise": "standardise",
     "Tokens": "tokens",
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "Residual",
     "Skip",
     "Split",
+    "Standardise",
     "Tokens",
 ]
 

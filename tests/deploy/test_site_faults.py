@@ -1,0 +1,187 @@
+"""Sites as processes of their own, which are killed or slow: before, while and after they answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forked import Forked
+from hansa.algorithms.scaffold import Scaffold
+from hansa.data.federation import Federation
+from hansa.deploy.flower_app import frames
+from hansa.deploy.site import read_site, site_data
+from hansa.engines import letters
+from hansa.engines.carriers import Answers, Carrier
+from hansa.engines.flower import Flower
+from hansa.engines.letters import Answer, Letter
+from hansa.engines.relay import federation_of
+from hansa.engines.serial import Serial, SerialSession
+from hansa.engines.session import ClientFailed, Engine, Lane, PhaseContext, RoundServer
+from hansa.io.store import MemoryStore
+from hansa.models.dense import Linear
+from hansa.orchestrate.star import Star
+from hansa.payload import Update
+from hansa.running.experiment import Experiment, Phase
+from hansa.running.loop import run_phases
+from hansa.running.phase_run import PhaseRun
+from hansa.task import Task
+from hansa.training.local import LocalTraining
+from hansa.tree import equal
+from journals import ListJournal
+
+SITES, ROUNDS = ("a", "b", "c"), 3
+FILE = """classes = ["0", "1"]
+client = "{site}"
+[data]
+source = {{ name = "npz", path = "data.npz" }}
+partition = {{ name = "iid", clients = 1 }}
+test = {{ kind = "local" }}
+"""
+Fault = Callable[["Sites"], None]
+
+
+class Sites:
+    """Three processes, and the way to them; `strike` happens to the second letter of the last one at some moment."""
+
+    cards: Mapping[str, str] = {}
+    homes: Mapping[str, str] = {site: site for site in SITES}
+
+    def __init__(self, folder: Path):
+        self.folder, self.processes = folder, dict[str, Forked]()
+        self.trip, self.strike = 0, dict[str, Fault]()
+
+    def start(self, site: str) -> None:
+        path = self.folder / site
+        (path / "site.sock").unlink(missing_ok=True)
+        with (path / "log").open("ab") as log, Path(os.devnull).open() as none:
+            streams = [none.fileno(), log.fileno(), log.fileno()]
+            words = ["site", "serve", str(path / "site.toml")]
+            self.processes[site] = Forked("command", words, path, dict(os.environ), streams)
+        end = time.monotonic() + 60
+        while "Listening" not in (path / "log").read_text() or not (path / "site.sock").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def kill(self, site: str) -> None:
+        self.processes[site].kill()
+        self.processes[site].wait()
+
+    @contextmanager
+    def open(self, context: PhaseContext) -> Iterator[Carrier]:
+        yield self
+
+    def ask(self, letters: Mapping[str, bytes], patience: float) -> Answers:
+        self.trip += 1
+        for site, letter in letters.items():
+            struck = self.strike if (self.trip, site) == (2, "c") else {}
+            try:
+                yield site, self._asked(site, letter, struck)
+            except (OSError, EOFError) as error:
+                yield site, f"{type(error).__name__}: {error}"
+            if "back" in self.strike and self.processes[site].returncode is not None:
+                self.start(site)
+
+    def _asked(self, site: str, letter: bytes, struck: Mapping[str, Fault]) -> bytes:
+        with socket.socket(socket.AF_UNIX) as to:
+            struck.get("before", lambda _: None)(self)
+            to.connect(str(self.folder / site / "site.sock"))
+            frames.send(to, {}, [letter])
+            struck.get("during", lambda _: None)(self)
+            _, (answer,) = frames.receive(to)
+            struck.get("after", lambda _: None)(self)
+        return answer
+
+    def hello(self) -> Federation:
+        known: dict[str, Answer] = {}
+        for site in SITES:
+            letter = letters.write(Letter(time.time_ns() // 1000, 1), [])
+            known[site] = letters.read_answer(self._asked(site, letter, {}))[0]
+        return federation_of(known)
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    made, rng = Sites(tmp_path_factory.mktemp("sites")), np.random.default_rng(0)
+    for site in SITES:
+        (made.folder / site).mkdir()
+        x, y = rng.standard_normal((40, 5)).astype(np.float32), np.arange(40) % 2
+        np.savez(made.folder / site / "data.npz", x=x, y=y)
+        (made.folder / site / "site.toml").write_text(FILE.format(site=site))
+        made.start(site)
+    yield made
+    for site in SITES:
+        made.kill(site)
+
+
+class Absent(Serial):
+    """The serial engine, with a client that does not answer in the second round."""
+
+    @contextmanager
+    def open(self, context: PhaseContext) -> Iterator[SerialSession]:
+        yield AbsentSession(context=context)
+
+
+class AbsentSession(SerialSession):
+    def one(self, task: Task, lane: Lane, server: RoundServer) -> Update | None:
+        if lane.chain != ("c",) or task.round != 1:
+            return super().one(task, lane, server)
+        server.refuse("c", ClientFailed("gone"))
+        return None
+
+
+def outcome(engine: Engine, federation: Federation) -> tuple[PhaseRun, ListJournal]:
+    """SCAFFOLD, whose clients keep a state, evaluated at the end."""
+    samples, journal = sum(federation.sizes().values()), ListJournal()
+    algorithm = Scaffold(LocalTraining(lr=0.1, batch_size=8))
+    phase = Phase("only", algorithm, Star(fraction=1.0), ROUNDS, ROUNDS)
+    task = Task(Linear(), (5,), 2, len(SITES), samples=samples)
+    run = run_phases(Experiment(task, federation, (phase,), engine), MemoryStore(), journal)
+    assert run is not None
+    return run, journal
+
+
+def delay(sites: Sites) -> None:
+    """Let a site take much longer than the others."""
+    process = sites.processes["c"].pid
+    os.kill(process, signal.SIGSTOP)
+    time.sleep(0.5)
+    os.kill(process, signal.SIGCONT)
+
+
+BACK: dict[str, Fault] = {"back": lambda sites: None}  # it is started again before its next letter
+FAULTS: dict[str, tuple[dict[str, Fault], bool]] = {
+    "killed before": ({"before": lambda sites: sites.kill("c"), **BACK}, True),
+    "killed during": (
+        {
+            "before": lambda sites: os.kill(sites.processes["c"].pid, signal.SIGSTOP),
+            "during": lambda sites: sites.kill("c"),
+            **BACK,
+        },
+        True,
+    ),
+    "killed after": ({"after": lambda sites: sites.kill("c"), **BACK}, False),
+    "slow": ({"during": delay}, False),
+}
+
+
+@pytest.mark.parametrize(("strike", "lost"), FAULTS.values(), ids=FAULTS)
+def test_a_site_that_is_killed_or_slow_costs_at_most_its_own_visit(
+    sites: Sites, strike: dict[str, Fault], lost: bool
+) -> None:
+    """The run goes on with the bits of one in which it was away for that round; its state is where it was."""
+    sites.trip, sites.strike = 0, strike
+    found, told = outcome(Flower(sites), sites.hello())  # type: ignore[arg-type]
+    here = [site_data(read_site(sites.folder / site / "site.toml")) for site in SITES]
+    near = Federation({name: one for held in here for name, one in held.clients.items()}, here[0].target)
+    expected, _ = outcome(Absent() if lost else Serial(), near)
+    assert equal(found.server, expected.server) and equal(found.ledger.tree(), expected.ledger.tree())
+    assert [sorted(one["failed"]) for one in told.records] == [[], ["c"] if lost else [], []]
+    assert not lost or "Its site 'c' cannot be used" in told.records[1]["failed"]["c"]
