@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking,cluster,search,frames,docs
 
-.PHONY: demo test flower check lint types lock bench mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
+.PHONY: demo test flower check lint types docs dist lock bench bench-files mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
@@ -49,7 +49,13 @@ lint: $(VENV)/all
 types: $(VENV)/all
 	$(BIN)/mypy
 
-check: lint types test flower  ## Exactly what CI runs
+docs: $(VENV)/all  ## A searchable site of docs/ and the docstrings in build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+dist: $(VENV)/all  ## Wheel and sdist in dist/, and the wheel tried in an environment of its own
+	$(BIN)/python tools/dist.py
+
+check: lint types docs dist test flower  ## Exactly what CI runs
 
 bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics, and PyPI peers in environments of their own
 	$(BIN)/python benchmarks/start.py
@@ -63,6 +69,9 @@ bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics
 	$(BIN)/python benchmarks/ridge_scale.py
 	$(BIN)/python benchmarks/million_clients.py
 	$(BIN)/python benchmarks/compare_peers.py
+
+bench-files: $(VENV)/all  ## Pictures on disk at Landmarks' scale: 164,172 JPEGs, 2 GB of disk, some ten minutes on two cores
+	$(BIN)/python benchmarks/from_files.py
 
 mutants: $(VENV)/all  ## Mistakes put into the package one at a time, which the tests must notice; some minutes
 	$(BIN)/python tests/mutants.py

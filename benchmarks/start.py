@@ -1,4 +1,4 @@
-"""From `hansa run` to the first finished round on cached data.
+"""From `hansa run` to the first finished round on cached data, and the seconds that `hansa validate` takes.
 
     python benchmarks/start.py                                  # a shipped plan
     python benchmarks/start.py digits-fedavg path/to/plan.toml
@@ -17,15 +17,16 @@ import time
 from pathlib import Path
 
 TARGET = 5.0
+CHECK = 0.7  # seconds of `hansa validate`
 STARTS = 3
+BEGIN = (sys.executable, "-c", "from hansa.cli import main; main()")
 
 
 def start(plan: str) -> tuple[float, float]:
     """Seconds to the first round, and CPU seconds of the run."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        begin = [sys.executable, "-c", "from hansa.cli import main; main()"]
-        command = [*begin, "run", plan, "--set", "phases.0.rounds=1", "--out", str(out)]
+        command = [*BEGIN, "run", plan, "--set", "phases.0.rounds=1", "--out", str(out)]
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             journal = out / "rounds.jsonl"
@@ -39,8 +40,20 @@ def start(plan: str) -> tuple[float, float]:
     return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def check(*command: str) -> float:
+    """Wall seconds of a command."""
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
 def main() -> None:
     for plan in sys.argv[1:] or ["digits-fedavg", "digits-fed3r"]:
+        validate, torch = (
+            min(check(*command) for _ in range(STARTS))
+            for command in ((*BEGIN, "validate", plan), (sys.executable, "-c", "import torch"))
+        )
+        print(f"{plan}: checked in {validate:.2f} s (target {CHECK:g} s); importing torch takes {torch:.2f} s")
         start(plan)
         found = [start(plan) for _ in range(STARTS)]
         wall, cpu = (min(one[place] for one in found) for place in (0, 1))

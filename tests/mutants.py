@@ -66,7 +66,7 @@ MUTANTS = (
     ),
     Mutant(
         "a column starts differently at sites with other columns beside it",
-        "models/tokens.py",
+        "models/networks/tokens.py",
         "seed_for(torch.initial_seed(), name)",
         "seed_for(torch.initial_seed(), name, len(inputs))",
         "tests/models/test_tokens.py",
@@ -654,7 +654,7 @@ MUTANTS = (
     ),
     Mutant(
         "the command line looks in a folder that nobody trusts",
-        "cli/commands.py",
+        "cli/options.py",
         "    if trust:\n",
         "    if True:\n",
         "tests/cli/test_opening.py -k current",

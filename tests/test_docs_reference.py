@@ -97,7 +97,7 @@ def shown_default(cls: type[Any], field: dataclasses.Field[Any]) -> str:
         return f'"{name_of(kind, value)}"'
     if dataclasses.is_dataclass(value):
         return "a table"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("][", "]\\[")  # two brackets in a row would be a link
 
 
 def piece_row(kind: str, name: str) -> str:

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 import hansa
 from hansa.features.extract import extract_features
 from hansa.metrics.pieces import AUC, Accuracy, Brier, CalibrationError
-from hansa.plan.assemble import assemble, check_phases
+from hansa.plan.assemble import assemble
+from hansa.plan.checks import check_phases
 from hansa.plan.files import plan_from_table, read_plan
 from hansa.plan.shorthand import expand
 

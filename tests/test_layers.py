@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "hansa"
 
 # A module may import from the lines above its own, and from its own package; two in one line never meet.
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("lazy",),
     ("errors", "seeds", "tree"),
     ("io", "payload"),
     ("task", "server", "metrics", "channels"),
@@ -74,3 +75,18 @@ def test_nothing_can_run_code_from_a_file() -> None:
         text = path.read_text(encoding="utf-8")
         assert "import pickle" not in text and "allow_pickle=True" not in text, path
         assert text.count("torch.load(") == text.count("weights_only=True"), path
+
+
+def test_torch_is_imported_late() -> None:
+    """A module that imports torch at its top makes `hansa validate` wait for it, unless only functions import it."""
+    where = {
+        path.relative_to(ROOT).as_posix()
+        for path in MODULES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in [getattr(node, "module", None), *(alias.name for alias in node.names)]
+        if str(name).split(".")[0] == "torch" and getattr(node, "module", "") != "hansa.lazy"
+    }
+    assert {one for one in where if not one.startswith("models/networks/")} == {"io/flops.py"}, (
+        "import torch, nn, F and Tensor from hansa.lazy"
+    )

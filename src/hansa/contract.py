@@ -27,11 +27,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from hansa.channels.accounting import Release
 from hansa.errors import HansaError
+from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task

@@ -6,10 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree, scale, union
 
 WEIGHT = "weight"  # among a client's EACH leaves: what the client weighs, as the sum of all weights does not tell it

@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-import torch
+
+from hansa.lazy import torch
 
 
 def seed_for(seed: int, *where: int | str) -> int:

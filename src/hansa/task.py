@@ -9,14 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
 
-import torch
-from torch import Tensor
-from torch.func import functional_call
-
 from hansa.errors import HansaError, require
 from hansa.io.codec import field_types, piece_kind
-from hansa.io.flops import FlopCount
 from hansa.io.registry import Piece
+from hansa.lazy import Tensor, torch
 from hansa.seeds import seed_for
 from hansa.tree import Tree, pick
 
@@ -172,6 +168,8 @@ def _initial(model: Model, input_shape: tuple[int, ...], outputs: int, seed: int
 
 @functools.lru_cache(maxsize=256)
 def _flops(model: Model, input_shape: tuple[int, ...], outputs: int, integers: bool) -> tuple[float, float]:
+    from hansa.io.flops import FlopCount
+
     module = _skeleton(model, input_shape, outputs).eval()
     x = torch.zeros((2, *input_shape), dtype=torch.long if integers else _number_format(module))
     counts = []
@@ -330,7 +328,7 @@ class Task:
     def network(self, params: Tree, x: Tensor) -> Tensor:
         """Return what the network itself makes of inputs, in the mode it is in."""
         still = {} if x.device.type == "cpu" else _still(self.module, x.device)
-        out: Tensor = functional_call(self.module, {**still, **params}, (x,), tie_weights=self._tied)
+        out: Tensor = torch.func.functional_call(self.module, {**still, **params}, (x,), tie_weights=self._tied)
         return out
 
     @functools.cached_property
@@ -347,7 +345,7 @@ class Task:
         still = {} if x.device.type == "cpu" else _still(module, x.device)
         with self._precision(x, training):
             own = {**still, **pick(name, params)}
-            out: Tensor = functional_call(module, own, (self.inputs(x),), tie_weights=self._tied)
+            out: Tensor = torch.func.functional_call(module, own, (self.inputs(x),), tie_weights=self._tied)
         return out.to(self.number_format) if self.mixed else out
 
     def _precision(self, x: Tensor, training: bool) -> AbstractContextManager[None]:
@@ -384,5 +382,5 @@ class _FromFeatures(Task):
 
     def network(self, params: Tree, x: Tensor) -> Tensor:
         """Return what the head makes of features, in the mode it is in."""
-        out: Tensor = functional_call(self.module.get_submodule("head"), pick("head", params), (x,))
+        out: Tensor = torch.func.functional_call(self.module.get_submodule("head"), pick("head", params), (x,))
         return out

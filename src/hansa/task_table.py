@@ -6,12 +6,10 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
 from hansa.io.codec import LARGEST, from_table, piece_to_table, to_table
 from hansa.io.trust import NOBODY, Trust
+from hansa.lazy import Tensor, torch
 from hansa.task import Network, Task, build
 from hansa.tree import Tree
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 
-import torch
-from torch import Tensor
+from hansa.lazy import Tensor, torch
 
 Tree = dict[str, Tensor]
 

@@ -38,7 +38,7 @@ def test_the_best_temperature_by_hand() -> None:
     found = calibrated(head, sides(2, 1), sides(1, 0))
     best = 10 / torch.tensor(3.0).log().item()
     temperature = 5.0 / found["head.weight"][0].item()
-    step = float(GRID[1] / GRID[0])
+    step = GRID[1] / GRID[0]
     assert best / step**0.5 <= temperature <= best * step**0.5
 
 

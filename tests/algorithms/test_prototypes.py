@@ -32,7 +32,7 @@ from hansa.errors import HansaError
 from hansa.io.codec import piece_from_table
 from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP, Linear
-from hansa.models.split import Split
+from hansa.models.networks import Split
 from hansa.orchestrate.star import Star
 from hansa.payload import Update, set_apart
 from hansa.plan.files import plan_from_table

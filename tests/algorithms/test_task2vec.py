@@ -19,7 +19,7 @@ from hansa.features.module import FrozenModule
 from hansa.features.transformers import Transformers
 from hansa.models.convolutional import LeNet
 from hansa.models.recurrent import CharLSTM
-from hansa.plan.assemble import check_phases
+from hansa.plan.checks import check_phases
 from hansa.plan.files import plan_from_table
 from hansa.task import ClientData, Task
 from hansa.training.local import LocalTraining

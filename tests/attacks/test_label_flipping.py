@@ -24,7 +24,8 @@ from hansa.orchestrate.dropout import Dropout
 from hansa.orchestrate.fedseq import FedSeq
 from hansa.orchestrate.fedseq2par import FedSeq2Par
 from hansa.orchestrate.star import Star
-from hansa.plan.assemble import assemble, check_phases
+from hansa.plan.assemble import assemble
+from hansa.plan.checks import check_phases
 from hansa.plan.files import plan_from_table, write_plan
 from hansa.running.experiment import Experiment
 from hansa.running.loop import run_phases

@@ -17,8 +17,9 @@ from hansa.contract import Algorithm
 from hansa.errors import HansaError, Problems
 from hansa.io.registry import Piece
 from hansa.orchestrate.star import Sweep
-from hansa.plan.assemble import assemble, check_phases
+from hansa.plan.assemble import assemble
 from hansa.plan.channel import check_channel
+from hansa.plan.checks import check_phases
 from hansa.plan.files import plan_from_table, write_plan
 from hansa.plan.schema import Plan
 from hansa.running.experiment import Phase

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +142,11 @@ def test_a_log_tells_how_far_a_run_is_and_a_pipe_cuts_no_name(
     monkeypatch.setattr(live, "LINE_SECONDS", 0.0)
     with live.live(read_plan("digits-fedavg"), tmp_path) as (_, extraction):
         extraction(5, 2000)
-    assert "features: 5 of 2,000 samples  " in capsys.readouterr().err
+        time.sleep(0.01)
+        extraction(2000, 2000)
+    first, last = capsys.readouterr().err.splitlines()[-2:]
+    assert first.startswith("features: 5 of 2,000 samples  ") and "a second" not in first
+    assert last.startswith("features: 2,000 of 2,000 samples  ") and " a second  " in last
 
 
 def test_runs_are_compared_without_importing_torch(tmp_path: Path) -> None:

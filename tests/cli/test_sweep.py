@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 
 from forked import hansa
 from hansa.cli import sweeping
-from hansa.cli.sweeping import Processes, carry_out, sweep
+from hansa.cli.sweeping import Processes, carry_out, run_sweep, search, sweep
 from hansa.errors import HansaError
 from hansa.plan.files import write_plan
+from hansa.plan.search import Range
 from hansa.plan.sweep import Axis, Result, Trial, axis, candidates, ranked, result, rungs, shortened, trials, validated
 from hansa.results.columns import column
 from hansa.results.reader import Run
@@ -131,6 +133,45 @@ def test_halving_runs_the_best_alone_in_full(tmp_path: Path, monkeypatch: pytest
         ("lr=0.3", 1),
         ("lr=0.4", 1),
     ]
+
+
+def test_a_search_draws_the_same_again_and_nearer_to_what_did_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty-four draws from [0.001, 1], of which the best is near 0.1; the test samples would choose another."""
+
+    def metrics(plan: Any) -> dict[str, float]:
+        rate = plan.phases[0].algorithm.local.lr
+        return {"test_accuracy": rate, "validation_accuracy": 1 - abs(np.log10(rate) + 1)}
+
+    def draw(folder: str, draws: int, jobs: int) -> list[str]:
+        words: Any = {"draws": draws, "seed": 0, "seeds": 1, "jobs": jobs, "trust": False}
+        found = search("digits-fedavg", [], [axis(f"{RATE}=0.001..1")], tmp_path / folder, **words)
+        return [one.candidate.settings[RATE] for one in found]
+
+    ran = pretend(monkeypatch, metrics)
+    found = draw("a", 24, 1)
+    distances = [abs(np.log10(float(rate)) + 1) for rate in found]
+    assert distances == sorted(distances) and distances[0] < 0.1 and len(ran) == 24
+    order = [float(title.split(",")[0].removeprefix("lr=")) for title in ran]
+    assert np.median(np.abs(np.log10(order[12:]) + 1)) < 0.8  # 1.4 where the worse is taken for the better
+    assert draw("a", 24, 1) == found and len(ran) == 24  # nothing is run again
+    half = draw("b", 8, 4)
+    assert set(half) == {f"{one:.4g}" for one in order[:8]} and draw("b", 24, 4) == found and len(ran) == 48
+
+
+def test_a_range_is_read_and_what_is_wrong_with_it_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Range.of(axis("a=1e-3..1")) == Range(0.001, 1.0, False) and Range.of(axis("a=1..5")) == Range(1, 5, True)
+    assert Range.of(axis("a=1,5")) is None and Range.of(axis("a=x..y")) is None
+    with pytest.raises(HansaError, match="to a larger one"):
+        Range.of(axis("a=1..0.1"))
+    words: dict[str, Any] = {"out": tmp_path / "s", "seeds": 1, "halving": False, "jobs": 1, "as_json": True}
+    for over, draws, says in ((f"{RATE}=0.1..1", None, "--trials"), (f"{RATE}=-1..1", 3, "Got -1")):
+        with pytest.raises(HansaError, match=says):
+            run_sweep("digits-fedavg", [], [over], draws=draws, trust=False, **words)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(HansaError, match=r"hansa\[search\]"):
+        run_sweep("digits-fedavg", [], [f"{RATE}=0.1..1"], draws=3, trust=False, **words)
 
 
 def test_a_sweep_from_the_command_line(tmp_path: Path) -> None:

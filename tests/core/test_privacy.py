@@ -28,7 +28,7 @@ from hansa.io.store import DiskStore, MemoryStore, Store, checkpoint_of
 from hansa.models.dense import Linear
 from hansa.orchestrate.star import Sweep
 from hansa.payload import Update
-from hansa.plan.assemble import check_phases
+from hansa.plan.checks import check_phases
 from hansa.plan.files import plan_from_table
 from hansa.results.report import build
 from hansa.ridge import GaussianMechanism, RidgeStatistics

@@ -66,7 +66,7 @@ def test_rates_by_hand() -> None:
     z = torch.relu(F.linear(data.x, params["features.1.weight"], params["features.1.bias"])).double()
     assert torch.allclose(TASK.features(params, data.x).double(), z)
     logits = TASK.forward(params, data.x).double()
-    best = min(GRID.tolist(), key=lambda temperature: float(F.cross_entropy(logits / temperature, data.y)))
+    best = min(GRID, key=lambda temperature: float(F.cross_entropy(logits / temperature, data.y)))
     head = params["head.weight"].double() / best
     spread = sum(float((row - head.mean(0)).square().sum()) for row in head) / 3
     found = Calibrate().rates(TASK, server)

@@ -19,7 +19,7 @@ from hansa.data.split import TestSplit
 from hansa.data.targets import Classes
 from hansa.deploy.predict import predict_file
 from hansa.errors import HansaError
-from hansa.plan.assemble import check_phases
+from hansa.plan.checks import check_phases
 from hansa.plan.files import read_plan
 
 LOCAL = TestSplit(kind="local")

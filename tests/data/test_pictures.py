@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hansa.data import pictures
 from hansa.data.sources.images import Images
 from hansa.errors import HansaError
+from hansa.io import pictures
 
 RAMP = np.linspace(0, 65535, 256 * 256).round().astype(np.uint16).reshape(256, 256)
 

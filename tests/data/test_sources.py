@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from hansa.data.arrays import dataset_from_arrays
-from hansa.data.pictures import pixels
 from hansa.data.sources.digits import Digits
 from hansa.data.sources.images import Images
 from hansa.data.sources.npz import Npz
 from hansa.data.sources.text import Text
 from hansa.data.targets import Classes, Real
 from hansa.errors import HansaError
+from hansa.io.pictures import pixels
 from hansa.io.registry import CATALOGUE, find
 
 X = np.arange(12, dtype=np.float64).reshape(6, 2)

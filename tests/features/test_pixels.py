@@ -11,10 +11,11 @@ import pytest
 from own_extractors import Brightness
 from PIL import Image
 
-from hansa.data import pictures
+from hansa.data import album
 from hansa.data.sources.images import Images
 from hansa.data.sources.npz import Npz
 from hansa.features.extract import extract_features
+from hansa.io import decoding, pictures
 
 
 class Count:
@@ -31,9 +32,10 @@ class Count:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Count:
     monkeypatch.setenv("HANSA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(pictures, "KEPT_FROM", 2)
+    monkeypatch.setattr(album, "KEPT_FROM", 2)
     count = Count(pictures.pixels)
-    monkeypatch.setattr(pictures, "pixels", count)
+    for where in (album, decoding):
+        monkeypatch.setattr(where, "pixels", count)
     return count
 
 
@@ -48,7 +50,7 @@ def archive(file: Path, levels: list[int]) -> Npz:
     bounds = np.cumsum([0, *map(len, packed)])
     y, test = np.arange(len(levels)) % 2, np.arange(len(levels)) >= 4
     np.savez(file, blob=np.frombuffer(b"".join(packed), np.uint8), offsets=bounds, y=y, is_test=test)
-    return Npz(str(file))
+    return Npz(str(file), size=6)
 
 
 LEVELS = [10, 60, 110, 160, 210, 250]
@@ -96,7 +98,7 @@ def test_a_folder_of_images_is_kept_too(tmp_path: Path, decoded: Count) -> None:
         file = tmp_path / "images" / f"{name}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(jpeg(level))
-    source = Images(str(tmp_path / "images"))
+    source = Images(str(tmp_path / "images"), size=6)
     first, once = source.load(), decoded.calls
     np.testing.assert_array_equal(source.load().train.x, first.train.x)
     assert decoded.calls == once

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from hansa.data import pictures
 from hansa.data.sources.npz import Npz
 from hansa.data.sources.table import Csv, Parquet
 from hansa.data.sources.text import Text
+from hansa.io import pictures
 from hansa.io.npy import read_npy
 
 from .campaign import campaign

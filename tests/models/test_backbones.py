@@ -21,8 +21,8 @@ from hansa.errors import HansaError
 from hansa.features.efficientnet import EfficientNetLite
 from hansa.features.transformers import Transformers
 from hansa.models import efficientnet, transformers
-from hansa.models.backbone import ROWS, FrozenNorm
 from hansa.models.efficientnet import EfficientNetLiteModel
+from hansa.models.networks.backbone import ROWS, FrozenNorm
 from hansa.models.transformers import TransformersModel
 from hansa.plan.assemble import task_for
 from hansa.plan.files import plan_from_table

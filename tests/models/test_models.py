@@ -14,7 +14,8 @@ from hansa.io.registry import find, name_of
 from hansa.models.convolutional import LeafCNN, LeNet
 from hansa.models.dense import MLP, Adapter, Linear
 from hansa.models.mobilenet import MobileNetV2
-from hansa.models.recurrent import CharLSTM, _Layer
+from hansa.models.networks.recurrent import LSTMLayer
+from hansa.models.recurrent import CharLSTM
 from hansa.task import ClientData, Model, Task
 from hansa.training.local import LocalTraining, Turn, train
 
@@ -211,7 +212,7 @@ def test_an_adapter_starts_as_the_features_it_is_given_and_can_leave_them() -> N
 
 
 def test_one_opaque_operation_gives_the_states_of_plain_products() -> None:
-    layer = _Layer(3, 5)
+    layer = LSTMLayer(3, 5)
     x = torch.randn(4, 7, 3, generator=torch.Generator().manual_seed(0))
     found, expected = layer._whole(x), layer._products(x)
     torch.testing.assert_close(found, expected)

@@ -18,7 +18,8 @@ from hansa.io.store import MemoryStore
 from hansa.models.dense import Linear
 from hansa.orchestrate.fedseq import FedCyclic, FedSeq
 from hansa.orchestrate.planner import Orchestration
-from hansa.plan.assemble import assemble, check_phases
+from hansa.plan.assemble import assemble
+from hansa.plan.checks import check_phases
 from hansa.plan.files import plan_from_table
 from hansa.plan.schema import Plan
 from hansa.running.experiment import Experiment, Phase

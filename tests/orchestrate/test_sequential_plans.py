@@ -22,7 +22,8 @@ from hansa.data.sources.digits import Digits
 from hansa.data.split import TestSplit
 from hansa.errors import HansaError, Problems
 from hansa.orchestrate.fedseq import FedSeq
-from hansa.plan.assemble import assemble, check_phases
+from hansa.plan.assemble import assemble
+from hansa.plan.checks import check_phases
 from hansa.plan.files import plan_from_table, read_plan
 from hansa.plan.schema import Plan
 from hansa.results.reader import Run

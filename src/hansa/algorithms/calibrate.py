@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from hansa.algorithms.statistics import BLOCK, head_width
 from hansa.errors import require
+from hansa.lazy import F, Tensor, torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
 from hansa.tree import Tree, add
 
-GRID = torch.logspace(-3, 3, 61, dtype=torch.float64)  # temperatures that are tried
+GRID = tuple(10 ** (place / 10) for place in range(-30, 31))  # temperatures that are tried
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,7 @@ class Calibrate(AddsUp):
     def model(self, task: Task, server: Tree) -> Tree:
         """Divide the head by the best temperature; leave it as it came before any client was heard."""
         params, losses = task.params(), server["losses"]
-        best = float(GRID[losses.argmin()]) if bool(losses.any()) else 1.0
+        best = GRID[int(losses.argmin())] if bool(losses.any()) else 1.0
         return params | {key: leaf / best for key, leaf in params.items() if key.startswith("head.")}
 
     def rates(self, task: Task, server: Tree) -> tuple[float, ...]:

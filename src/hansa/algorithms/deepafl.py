@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.ridge_sums import SumsRidge
 from hansa.algorithms.statistics import (
     Precision,
@@ -24,8 +21,9 @@ from hansa.algorithms.statistics import (
     with_head,
 )
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit
-from hansa.models.deep_random_features import Residual
+from hansa.models import networks
 from hansa.ridge import RidgeStatistics
 from hansa.ridge.choose import gcv_of
 from hansa.ridge.solve import System, decomposed
@@ -72,7 +70,7 @@ class DeepAFL(SumsRidge):
     def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
         """Return A, b and the class counts of some samples, of their features and the layer's random ones."""
         layer = task.module.get_submodule(f"{LAYERS}.{place(task)}")
-        assert isinstance(layer, Residual)
+        assert isinstance(layer, networks.Residual)
         sums = RidgeStatistics.zeros(self.width(task), task.num_classes)
         for phi, y in blocks(task, task.params(), data, self.multiplied_in):
             sums.update(torch.cat([phi, layer.hidden(phi)], 1), y)

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.task2vec import Probe, check_probe, task2vec
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
+from hansa.lazy import Tensor, torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.local import LocalTraining, Trained, Turn

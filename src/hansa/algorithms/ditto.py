@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Weights

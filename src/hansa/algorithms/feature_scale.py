@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from hansa.contract import Algorithm
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.ridge import Spread
 from hansa.task import ClientData, Task

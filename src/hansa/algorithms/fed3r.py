@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from hansa.algorithms.ridge_sums import SumsRidge
 from hansa.algorithms.statistics import (
     RELEASE,
@@ -29,6 +27,7 @@ from hansa.algorithms.statistics import (
 from hansa.channels.accounting import Release, Trust
 from hansa.channels.noise import source
 from hansa.errors import HansaError, require
+from hansa.lazy import torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Update
 from hansa.ridge import GaussianMechanism, Normalize, RegressionStatistics, RidgeStatistics, adassp, project_positive

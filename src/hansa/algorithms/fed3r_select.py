@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from hansa.algorithms.feature_scale import SIGMA
 from hansa.algorithms.statistics import (
     Precision,
@@ -20,6 +18,7 @@ from hansa.algorithms.statistics import (
 )
 from hansa.contract import Algorithm
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.ridge import Normalize, RidgeStatistics, select
 from hansa.task import ClientData, Task

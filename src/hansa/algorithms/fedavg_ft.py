@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Averages, Weights

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from hansa.algorithms.statistics import Precision, class_sums, head_width, with_head
 from hansa.contract import Algorithm
 from hansa.errors import HansaWarning, require
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.ridge import Normalize, RidgeStatistics
 from hansa.ridge.plausible import LONGEST

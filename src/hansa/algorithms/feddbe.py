@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.prototypes import require_linear_head
 from hansa.algorithms.statistics import head_width
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import F, Tensor, torch
 from hansa.payload import Role, Update
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task

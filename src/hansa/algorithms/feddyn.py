@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Weights, total_weight

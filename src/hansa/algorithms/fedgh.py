@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from hansa.algorithms.prototypes import ADAM, SharesPrototypes, collected, samples_of
+from hansa.lazy import F, Tensor, torch
 from hansa.payload import Update
 from hansa.seeds import seed_for
 from hansa.task import ClientData, Task

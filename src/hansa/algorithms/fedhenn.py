@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.flic import ADAM
 from hansa.algorithms.local import Local
 from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.payload import Role, Update
 from hansa.seeds import generator
 from hansa.task import ClientData, Task

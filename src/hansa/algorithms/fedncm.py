@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.statistics import NEVER, Precision, class_sums, head_width, with_head
+from hansa.lazy import Tensor, torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp

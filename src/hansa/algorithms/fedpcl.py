@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.prototypes import (
     ADAM,
     SharesPrototypes,
@@ -17,6 +14,7 @@ from hansa.algorithms.prototypes import (
     with_prototypes,
 )
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, Task
 from hansa.training.contrast import Denominator, Direction, unit
 from hansa.training.local import LocalTraining, Turn

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from hansa.algorithms.prototypes import ADAM, SharesPrototypes, collected, global_prototypes, with_prototypes
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.task import ClientData, Task
 from hansa.training.local import LocalTraining, Turn
 from hansa.training.prototype_objectives import PrototypeDistance

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
 from hansa.algorithms.fedproto import FedProto
 from hansa.algorithms.prototypes import ADAM, collected, samples_of
 from hansa.algorithms.statistics import head_width
 from hansa.errors import require
-from hansa.models.split import Split, vector_size
+from hansa.lazy import F, Tensor, nn, torch
+from hansa.models import networks
+from hansa.models.split import vector_size
 from hansa.payload import Update
 from hansa.seeds import seed_for
 from hansa.task import Task
@@ -94,7 +92,7 @@ class Generator:
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Build it for as many classes as there are inputs."""
         made = nn.Sequential(nn.Linear(outputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
-        return Split(nn.Linear(vector_size(input_shape), outputs, bias=False), made)
+        return networks.Split(nn.Linear(vector_size(input_shape), outputs, bias=False), made)
 
 
 def _generating(task: Task) -> Task:

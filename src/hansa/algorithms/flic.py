@@ -6,14 +6,12 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.latent_space import latent_space
 from hansa.algorithms.local import Local
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.seeds import generator

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from hansa.algorithms.statistics import head_width
 from hansa.contract import Algorithm
 from hansa.errors import require
+from hansa.lazy import F, Tensor, torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.tree import Tree

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.private import Private
 from hansa.algorithms.wima import Wima
@@ -16,6 +14,7 @@ from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
-import torch
-
 from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.flic import ADAM
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Weights

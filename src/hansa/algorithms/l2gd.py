@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.seeds import generator
 from hansa.task import ClientData, Task

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-from torch import Tensor
-
+from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit, neighbour_plane, principal_plane
 from hansa.tree import Tree
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.ridge_sums import SumsRidge
 from hansa.algorithms.statistics import (
     NEVER,
@@ -20,6 +17,7 @@ from hansa.algorithms.statistics import (
     ridge_exhibits,
     with_head,
 )
+from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.ridge import RidgeStatistics
 from hansa.ridge.solve import decomposed, has_samples

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
 from hansa.channels.accounting import Release
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.task import ClientData, Task
 from hansa.training.local import Correction, LocalTraining
 from hansa.training.visits import Visit, changed

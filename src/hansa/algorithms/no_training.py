@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
-
 from hansa.contract import Algorithm
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.tree import Tree

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
-
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Averages, Weights

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.payload import Role
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Averages

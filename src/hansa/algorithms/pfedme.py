@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.personal import Personal
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task

@@ -8,8 +8,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.channels.accounting import Cohorts, Release, calibrated
 from hansa.channels.fixed_point import FORMATS
@@ -17,6 +15,7 @@ from hansa.channels.noise import Noise, noised, source
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.visits import Visit

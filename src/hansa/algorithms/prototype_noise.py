@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.fedpcl import FedPCL
 from hansa.algorithms.prototypes import SharesPrototypes
 from hansa.channels.noise import gaussian, laplace
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import Tensor, torch
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.training.visits import Visit

@@ -6,12 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from hansa.algorithms.statistics import head_width, with_head
 from hansa.errors import require
+from hansa.lazy import F, Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task

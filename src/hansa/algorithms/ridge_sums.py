@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
-
 from hansa.algorithms.statistics import (
     Precision,
     Upload,
@@ -21,6 +19,7 @@ from hansa.algorithms.statistics import (
     upload_shape,
 )
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.ridge.plausible import implausible
 from hansa.task import ClientData, Task

@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.guarded import GROUP
 from hansa.algorithms.private import Private, sum_over_samples
@@ -16,6 +13,7 @@ from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import Tensor, torch
 from hansa.payload import WEIGHT, Role, Update
 from hansa.server.robust_rules import Median, Rule
 from hansa.task import Task
@@ -84,7 +82,7 @@ class Robust(Wrapper):
 
     def aggregate(self, cohort: Update) -> Update:
         """Return the update that the wrapped algorithm takes for the sum of the round's uploads."""
-        weights, sums = torch.stack([own[WEIGHT] for own in cohort.each.values()]), dict[str, Tensor]()
+        weights, sums = torch.stack([own[WEIGHT] for own in cohort.each.values()]), dict[str, torch.Tensor]()
         for group in self.inner.uplink:
             uploads = [pick(group, own) for own in cohort.each.values()]
             if uploads[0]:  # Mime sends one group in one round and another in the next

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task

@@ -6,10 +6,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.ridge import RegressionStatistics, RidgeStatistics, clip_features, factor, gcv
 from hansa.ridge.wire import blank

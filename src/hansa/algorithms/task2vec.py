@@ -7,12 +7,10 @@ from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hansa.data.pixel_scale import in_unit_range
 from hansa.errors import HansaError, require
-from hansa.io.flops import FlopCount
+from hansa.lazy import Tensor, torch
 from hansa.models.dense import Linear
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
@@ -38,6 +36,8 @@ def task2vec(
     The head is fitted on the features of all samples; the information is the mean of `(∂ log p(y|x)/∂w)²` over some of
     them, with y drawn from the fitted head's p(y|x) (eq. 3).
     """
+    from hansa.io.flops import FlopCount
+
     network, extract = _opened(probe)
 
     def features(x: Tensor) -> Tensor:

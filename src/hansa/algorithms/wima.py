@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Update
 from hansa.task import Task

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import torch
-
 from hansa.data.clients import FarClient
 from hansa.engines.auto import Auto
 from hansa.engines.flower import Flower
@@ -34,6 +32,7 @@ from hansa.errors import did_you_mean, require
 from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.registry import Piece, name_of
+from hansa.lazy import torch
 from hansa.payload import Update, relay
 from hansa.task import Task
 from hansa.tree import Tree

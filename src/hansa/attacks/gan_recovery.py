@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-
 from hansa.errors import require
 from hansa.io.files import write_whole
+from hansa.lazy import F, Tensor, torch
 from hansa.seeds import generator
 from hansa.task import ClientData, Task
 from hansa.tree import Tree, nest, pick
@@ -72,7 +69,7 @@ class GanRecovery:
     def _taken(self, task: Task, model: Tree, images: Tensor) -> Tensor:
         """Return how little images are taken for the target's class by the model itself."""
         logits = task.forward(model, images)
-        return cross_entropy(logits, torch.full((len(images),), self.target))
+        return F.cross_entropy(logits, torch.full((len(images),), self.target))
 
     def images(self, task: Task, state: Tree, count: int, seed: int) -> Tensor:
         """Return images as the attacker makes them now, in the shape of the task's inputs."""
@@ -114,7 +111,7 @@ def _dense(layer: Tree, x: Tensor) -> Tensor:
 def _tell(task: Task, model: Tree, layer: Tree, x: Tensor, real: float) -> Tensor:
     """Return how badly images are told to be real or made."""
     out = _dense(pick("real", layer), task.features(model, x))
-    return binary_cross_entropy_with_logits(out, torch.full_like(out, real))
+    return F.binary_cross_entropy_with_logits(out, torch.full_like(out, real))
 
 
 def _descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import torch
-
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Array, Samples
 from hansa.data.federation import Client
+from hansa.data.lazy import Inputs
+from hansa.lazy import torch
 from hansa.task import ClientData
 
 
@@ -23,7 +23,7 @@ class RelabelledSamples(Samples):
         object.__setattr__(self, "y", y)
 
     @property
-    def x(self) -> Array:
+    def x(self) -> Inputs:
         """The inputs, where they are."""
         return self.samples.x
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import torch
-
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.tree import Tree
 
 MARK = "::"  # before the keys of what was compressed; a compression's own parts have it at their end, too

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.payload import Role, Update, role_of
 from hansa.tree import Tree
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Words = dict[str, Array]  # by format: its words (the lower ones first) × numbers, of 64 bits each
-Layout = Mapping[str, tuple[torch.Size, torch.dtype]]
+Layout = Mapping[str, "tuple[torch.Size, torch.dtype]"]
 SYMMETRIC = "gram"  # the last part of a key whose leaf is a symmetric matrix: its upper triangle is all of it
 
 
@@ -72,7 +71,7 @@ class FixedPoint:
 
     def decode(self, total: Words) -> tuple[Tree, float]:
         """Return the sums, in the layout's types, and the weight."""
-        found, weight = dict[str, Tensor](), 0.0
+        found, weight = dict[str, torch.Tensor](), 0.0
         for name, form in FORMATS.items():
             numbers = torch.from_numpy(np.ldexp(_signed(total[name]), -form.bits))
             sizes = [_places(key, self.layout[key][0]) for key in self._keys(name)]

@@ -28,10 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from torch import Tensor
 
 from hansa.channels.fixed_point import Words, added, negated
 from hansa.channels.sealing import (
@@ -51,6 +49,7 @@ from hansa.channels.sealing import (
 from hansa.channels.secret_sharing import SHARE, factors, joined, split
 from hansa.channels.terms import Terms
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree
 
 SIGNED = {"key": KEY, "signature": SIGNATURE}  # bytes of the parts of a signed key

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from hansa.lazy import Tensor, torch
 from hansa.seeds import generator
 from hansa.tree import Tree
 

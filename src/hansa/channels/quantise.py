@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.channels.channel import MARK, Compression, parted
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree
 
 STEPS = 127  # on either side of zero, in 8 bits

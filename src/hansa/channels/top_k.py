@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from hansa.channels.channel import MARK, Compression, parted
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.tree import Tree
 
 LARGEST = 2**31  # numbers of an upload whose places fit into 32 bits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 from hansa.cli.text import printable
@@ -14,6 +16,7 @@ def main() -> None:
     """Run a command; bad input ends with one clear message and exit code 2."""
     from hansa.cli.commands import app
 
+    _print_anything()
     try:
         if app(standalone_mode=False) == STOPPED:  # what typer makes of an interrupt
             raise KeyboardInterrupt
@@ -26,6 +29,17 @@ def main() -> None:
         sys.exit(STOPPED)
     except Exception as error:
         sys.exit(_usage(error))
+
+
+def _print_anything() -> None:
+    """Write UTF-8 to files and pipes, as in all our files, and marks to a terminal for signs that it lacks.
+
+    Elsewhere than on Linux and macOS, Python takes a code page of a few hundred signs.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            chosen = stream.isatty() or "PYTHONIOENCODING" in os.environ
+            stream.reconfigure(encoding=stream.encoding if chosen else "utf-8", errors="replace")
 
 
 def _usage(error: Exception) -> int:

@@ -10,9 +10,16 @@ from typing import Annotated
 import typer
 
 from hansa.cli.text import printable
+from hansa.io.system import require_local_sockets
 
-site_app = typer.Typer(help="Take part in a federation as a site, with data that stays here.", no_args_is_help=True)
-deploy_app = typer.Typer(help="Run plans on a federation of sites, by Flower.", no_args_is_help=True)
+site_app = typer.Typer(
+    help="Take part in a federation as a site, with data that stays here.",
+    no_args_is_help=True,
+    callback=require_local_sockets,
+)
+deploy_app = typer.Typer(
+    help="Run plans on a federation of sites, by Flower.", no_args_is_help=True, callback=require_local_sockets
+)
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")]
 SiteToml = Annotated[Path, typer.Argument(metavar="FILE", help="The site file: site.toml.")]
 
@@ -71,7 +78,7 @@ def run_on_federation(
     out: Annotated[Path | None, typer.Option(help="The run folder to write.  [default: runs/NAME-TIME]")] = None,
 ) -> None:
     """Run a plan on the sites, whose data stands in for the plan's own; `hansa resume` continues it."""
-    from hansa.cli.commands import run
+    from hansa.cli.running import run
 
     engine = f"engine={{name='flower', carrier={{folder={json.dumps(str(folder.resolve()))}}}}}"
     run(plan, changes=[engine, *(changes or ())], out=out)

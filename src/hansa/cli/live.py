@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ Extraction = Callable[[int, int], None]
 Show = Callable[[str, int, int, str, str], None]  # of what, how much is done, of how much, of which unit, and a note
 
 LINE_SECONDS = 10.0  # between two lines of progress in a log
+LATELY_SECONDS = 30.0  # that a rate is taken over
 
 
 @contextmanager
@@ -102,4 +104,16 @@ def _headline(record: Record) -> str:
 
 
 def _extraction_watcher(show: Show) -> Extraction:
-    return lambda done, total: show("features", done, total, "samples", "")
+    """Show how many samples have features, and how many a second got theirs of late."""
+    lately: deque[tuple[float, int]] = deque()
+
+    def watch(done: int, total: int) -> None:
+        now = time.monotonic()
+        lately.append((now, done))
+        while now - lately[0][0] > LATELY_SECONDS:
+            lately.popleft()
+        before, there = lately[0]
+        rate = (done - there) / (now - before) if now > before else 0.0
+        show("features", done, total, "samples", f"{rate:,.0f} a second" if rate else "")
+
+    return watch

@@ -21,6 +21,7 @@ from hansa.engines.signals import STOPPING
 from hansa.errors import HansaError, require
 from hansa.io.files import write_whole
 from hansa.plan.files import write_plan
+from hansa.plan.search import BATCH, Search, ends, require_values
 from hansa.plan.sweep import (
     VALIDATION,
     Axis,
@@ -28,6 +29,7 @@ from hansa.plan.sweep import (
     Result,
     Trial,
     axis,
+    candidate,
     candidates,
     ranked,
     result,
@@ -74,6 +76,35 @@ def sweep(known: Sequence[Candidate], out: Path, *, seeds: int, halving: bool, j
         best = ranked({number: outcomes[number].validation for number in staying})
         order = [*best, *(number for number in order if number not in staying)]
     return [outcomes[number] for number in order]
+
+
+def search(
+    source: str,
+    changes: Sequence[str],
+    axes: Sequence[Axis],
+    out: Path,
+    *,
+    draws: int,
+    seed: int,
+    seeds: int,
+    jobs: int,
+    trust: bool,
+) -> list[Outcome]:
+    """Run what is left of a search, and return what became of the settings that were drawn, the chosen ones first."""
+    drawing, outcomes = Search(axes, seed), dict[tuple[str, ...], Outcome]()
+    for first in range(0, draws, BATCH):
+        drawn = [drawing.ask() for _ in range(min(BATCH, draws - first))]
+        new = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in drawn)]  # each of them once
+        new = [one for one in new if tuple(one.values()) not in outcomes]
+        known = [candidate(len(outcomes) + place, one, source, changes, trust=trust) for place, one in enumerate(new)]
+        asked = trials([replace(one, plan=validated(one.plan)) for one in known], 0, 1.0, seeds, out)
+        carry_out(asked, jobs, trust)
+        for one in known:
+            own = [trial for trial in asked if trial.candidate.number == one.number]
+            outcomes[tuple(one.settings.values())] = _outcome(own)
+        drawing.tell([outcomes[tuple(one.values())].validation for one in drawn])
+    found = list(outcomes.values())
+    return [found[number] for number in ranked({number: one.validation for number, one in enumerate(found)})]
 
 
 def _outcome(own: Sequence[Trial]) -> Outcome:
@@ -232,13 +263,16 @@ def run_sweep(
     *,
     seeds: int,
     halving: bool,
+    draws: int | None,
     jobs: int | None,
     as_json: bool,
     trust: bool,
 ) -> None:
-    """Sweep, keep the summary in the sweep's folder, and show it."""
+    """Sweep or search, keep the summary in the sweep's folder, and show it."""
     axes = [axis(one) for one in over]
-    known = read_candidates(source, changes, axes, trust)
+    if draws is None:
+        require_values(axes)
+    known = read_candidates(source, changes, ends(axes), trust)
     folder = out or Path("runs") / f"{known[0].plan.name}-sweep"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -246,7 +280,13 @@ def run_sweep(
         raise HansaError(f"The folder '{folder}' cannot be made: {error.strerror}.") from error
     print(printable(f"Sweep folder: {folder}"), file=sys.stderr)
     try:
-        found = sweep(known, folder, seeds=seeds, halving=halving, jobs=jobs or os.cpu_count() or 1, trust=trust)
+        at_once, seed = jobs or os.cpu_count() or 1, known[0].plan.seed
+        if draws is None:
+            found = sweep(known, folder, seeds=seeds, halving=halving, jobs=at_once, trust=trust)
+        else:
+            found = search(
+                source, changes, axes, folder, draws=draws, seed=seed, seeds=seeds, jobs=at_once, trust=trust
+            )
     except KeyboardInterrupt:
         print("Interrupted; everything is kept. Continue with the same command.", file=sys.stderr)
         raise SystemExit(130) from None

@@ -11,14 +11,22 @@ import numpy as np
 from hansa.data.dataset import Array, Dataset, Samples, Scale
 from hansa.data.frames import frame_columns, from_series, is_frame
 from hansa.data.labels import names, numbered, require_two_classes
+from hansa.data.lazy import Inputs, LazyRows
 from hansa.data.sources.columns import Features
 from hansa.data.sources.encoding import EncodingRule
 from hansa.data.targets import Kind
 from hansa.errors import HansaError, require
 
+BLOCK = 4096  # rows that are looked at together
 
-def inputs(x: Any, what: str, *, tokens: bool = False) -> Array:
-    """Return one of four forms: float32 n × features, uint8 images (channels last), int64 n × tokens, n texts."""
+
+def inputs(x: Any, what: str, *, tokens: bool = False) -> Inputs:
+    """Return one of four forms: float32 n × features, uint8 images (channels last), int64 n × tokens, n texts.
+
+    What is read row by row is of such a form already, and stays where it is.
+    """
+    if isinstance(x, LazyRows):
+        return x
     x = np.asarray(x)
     if x.dtype.kind == "U" and x.ndim == 1 and x.size:
         texts: Array = x
@@ -52,10 +60,12 @@ def _vectors(x: Array, what: str) -> Array:
     )
     with np.errstate(over="ignore"):  # an overflow shows as Inf, which is told below
         x = x.astype(np.float32, copy=False)
-    good = np.isfinite(x)
-    if not good.all():
-        row, column = (int(place) for place in np.argwhere(~good)[0])
-        raise HansaError(f"{what} has a NaN or Inf in row {row}, column {column}; fill or drop missing values first.")
+    for start in range(0, len(x), BLOCK):  # whose pages come and go, where the array is mapped
+        good = np.isfinite(x[start : start + BLOCK])
+        if not good.all():
+            row, column = (int(place) for place in np.argwhere(~good)[0])
+            where = f"row {start + row}, column {column}"
+            raise HansaError(f"{what} has a NaN or Inf in {where}; fill or drop missing values first.")
     return x
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
-from hansa.data.dataset import Array, Samples
+from hansa.data.dataset import Array, Samples, read_late
 from hansa.errors import HansaError
+from hansa.lazy import Tensor, torch
 from hansa.task import ClientData
 
 
@@ -22,6 +24,32 @@ class View:
     def load(self) -> ClientData:
         """Return the rows as tensors of their own."""
         return self.samples.take(self.index)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LateInputs:
+    """Inputs of a test set that is too large for the memory: they are read a slice at a time."""
+
+    rows: View
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many samples there are, and the shape of one as a model reads it."""
+        return (len(self), *self.rows.samples.take(self.rows.index[:1]).x.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.rows.index)
+
+    def __getitem__(self, part: slice) -> Tensor:
+        return self.rows.samples.take(self.rows.index[part]).x
+
+
+def common(samples: Samples, index: Array) -> ClientData:
+    """Return samples that everybody's models are evaluated on, whose inputs stay where they are if they are so many."""
+    if not read_late(samples):
+        return samples.take(index)
+    late = cast(Tensor, LateInputs(View(samples, index)))  # whoever evaluates takes slices of it, and nobody else looks
+    return ClientData(late, torch.from_numpy(samples.y[index]))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

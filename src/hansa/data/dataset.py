@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
-import torch
 
+from hansa.data.lazy import Inputs, LazyRows, rows_of
 from hansa.data.targets import Target, class_names_of
 from hansa.errors import HansaError
+from hansa.lazy import Tensor, torch
 from hansa.task import ClientData
 
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ class Samples:
     """Inputs and labels side by side.
 
     `x` is float32 (n × features), uint8 images (n × H × W or n × H × W × 3), int64 tokens (n × length) or, for an
-    encoder to read, n texts; `y` is int64 class numbers (n) or float32 real targets (n × targets).
+    encoder to read, n texts; `y` is int64 class numbers (n) or float32 real targets (n × targets).  Inputs that are too
+    many for the memory are read row by row.
     """
 
-    x: Array
+    x: Inputs
     y: Array
 
     def __len__(self) -> int:
@@ -39,13 +41,18 @@ class Samples:
 
     def take(self, index: Array) -> ClientData:
         """Return some samples as tensors a model reads: images become channels × H × W in [0, 1]."""
-        x = self.x[index]
-        if x.dtype.kind == "U":
-            says = "The inputs are text, and this model reads numbers"
-            raise HansaError(f"{says}: set data.features to a text encoder, or train one, the model 'transformers'.")
-        if x.dtype == np.uint8:
-            x = np.moveaxis(x[..., None] if x.ndim == 3 else x, -1, 1).astype(np.float32) / 255
-        return ClientData(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(self.y[index]))
+        return ClientData(read_by_models(self.x[index]), torch.from_numpy(self.y[index]))
+
+
+def read_by_models(x: Array, device: str | torch.device = "cpu") -> Tensor:
+    """Return inputs as a model reads them, on a device: images as channels × H × W in [0, 1], numbers as they are."""
+    if x.dtype.kind == "U":
+        says = "The inputs are text, and this model reads numbers"
+        raise HansaError(f"{says}: set data.features to a text encoder, or train one, the model 'transformers'.")
+    found = torch.from_numpy(np.require(x, requirements=("C", "W", "A"))).to(device)
+    if x.dtype != np.uint8:
+        return found
+    return (found[..., None] if x.ndim == 3 else found).movedim(-1, 1).contiguous().float().div_(255)
 
 
 class ChosenSamples(Samples):
@@ -59,15 +66,22 @@ class ChosenSamples(Samples):
             object.__setattr__(self, name, value)  # what a frozen dataclass does in its own place
 
     @functools.cached_property
-    def x(self) -> Array:
+    def x(self) -> Inputs:
         """The inputs in an array of their own, copied when first asked for; changing it would change no sample."""
-        inputs: Array = self.samples.x[self.index]
-        inputs.flags.writeable = False
+        inputs = rows_of(self.samples.x, self.index)
+        if isinstance(inputs, np.ndarray):
+            inputs.flags.writeable = False
         return inputs
 
     def take(self, index: Array) -> ClientData:
         """Return some samples as tensors, read from where they are."""
         return self.samples.take(self.index[index])
+
+
+def read_late(samples: Samples) -> bool:
+    """Tell whether inputs are read row by row, also where samples are rows of others."""
+    inner: Samples | None = getattr(samples, "samples", None)
+    return isinstance(samples.x, LazyRows) if inner is None else read_late(inner)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hansa.data.clients import FarClient, IndexedClients, OwnClient, View
+from hansa.data.album import Pictures
+from hansa.data.clients import FarClient, IndexedClients, LateInputs, OwnClient, View
 from hansa.data.dataset import Array, ChosenSamples, Samples
+from hansa.data.lazy import Inputs
 from hansa.data.pixel_scale import ScaledSamples
 from hansa.data.targets import target_to_table
 from hansa.io.cache import digest
@@ -83,7 +85,7 @@ class _Known:
             return digest(self.samples(samples.samples), json.dumps(samples.pixels))
         if id(samples) not in self.samples_by_id:
             chosen = isinstance(samples, ChosenSamples)
-            made = self.chosen(samples) if chosen else digest(digest_pieces([samples.x]), digest_pieces([samples.y]))
+            made = self.chosen(samples) if chosen else digest(digest_inputs(samples.x), digest_pieces([samples.y]))
             self.samples_by_id[id(samples)] = samples, made  # and the samples, so that no others get their number
         return self.samples_by_id[id(samples)][1]
 
@@ -93,21 +95,30 @@ class _Known:
 
     def tensors(self, data: ClientData | None) -> str:
         """Return the digest of samples that are tensors already."""
+        if data is not None and isinstance(data.x, LateInputs):
+            return self.view(data.x.rows)
         return "" if data is None else digest(digest_pieces([data.x.numpy()]), digest_pieces([data.y.numpy()]))
 
 
-def digest_pieces(arrays: Iterable[Array]) -> str:
+def digest_inputs(x: Inputs) -> str:
+    """Return a digest of inputs; of pictures that are decoded row by row, of what they are decoded from."""
+    if isinstance(x, Pictures):
+        return x.name
+    return digest_pieces([x])
+
+
+def digest_pieces(arrays: Iterable[Inputs]) -> str:
     """Return a digest of arrays laid one after the other; of a single one also of its type and shape."""
     arrays = list(arrays)
     shapes = f"{arrays[0].dtype.str}{arrays[0].shape}" if len(arrays) == 1 else ""
     joined = arrays[0] if len(arrays) == 1 else np.concatenate([*arrays, np.empty(0, np.int64)])
     if joined.nbytes <= PIECE:
-        return digest(shapes, _hash(joined))
+        return digest(shapes, _hash(joined[:]))
     with ThreadPoolExecutor() as pool:  # hashing lets go of the interpreter
         return digest(shapes, *pool.map(_hash, _pieces(joined)))
 
 
-def _pieces(array: Array) -> Iterator[Array]:
+def _pieces(array: Inputs) -> Iterator[Array]:
     rows = max(1, PIECE // max(1, array.nbytes // max(1, len(array))))
     return (array[start : start + rows] for start in range(0, len(array), rows))
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from hansa.data.arrays import inputs
-from hansa.data.clients import FarClient, IndexedClients, OwnClient, whole_client
+from hansa.data.clients import FarClient, IndexedClients, OwnClient, common, whole_client
 from hansa.data.cuts import WHOLE
 from hansa.data.dataset import Array, Dataset, Partition, Samples
 from hansa.data.dividing import divide, not_public, notes_on, others, parts_of, set_clients_aside
@@ -22,6 +21,7 @@ from hansa.data.sources.encoding import Encoding
 from hansa.data.split import Division, TestSplit, cut_global_test, own_test, public_rows
 from hansa.data.targets import Kind, Real, Target, class_names_of
 from hansa.errors import HansaError, require
+from hansa.lazy import torch
 from hansa.seeds import numpy_generator
 from hansa.task import ClientData, ClientInputs, PixelScale
 
@@ -208,9 +208,9 @@ def build_federation(
     return Federation(
         clients=_clients(data, division),
         target=data.target,
-        test=None if data.test is None or test.kind == "local" else data.test.take(others(len(data.test), public)),
+        test=None if data.test is None or test.kind == "local" else common(data.test, others(len(data.test), public)),
         notes=(*data.notes, *notes_on(data, parts, division, test), *told),
-        validation=data.train.take(division.validated()) if test.validation and test.kind != "local" else None,
+        validation=common(data.train, division.validated()) if test.validation and test.kind != "local" else None,
         encoding=encoding,
         public=data.test.take(public) if data.test is not None and len(public) else None,
         characters=data.characters,
@@ -245,10 +245,10 @@ def federation_of_sites(data: Dataset, division: Division, notes: tuple[str, ...
 
 def _encoded(data: Dataset, encoding: Encoding) -> Dataset:
     """Fill and scale every sample of a table, training, validation and test samples alike."""
-    train = Samples(inputs(encoding.apply(data.train.x), "The table"), data.train.y)
+    train = Samples(inputs(encoding.apply(data.train.x[:]), "The table"), data.train.y)
     if data.test is None:
         return replace(data, train=train, rule=None)
-    test = Samples(inputs(encoding.apply(data.test.x), "The table's test part"), data.test.y)
+    test = Samples(inputs(encoding.apply(data.test.x[:]), "The table's test part"), data.test.y)
     return replace(data, train=train, test=test, rule=None)
 
 

@@ -10,10 +10,9 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.lazy import Inputs
+from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, PixelScale
 
 BLOCK = 4096  # samples whose sums are taken at once
@@ -30,7 +29,7 @@ class ScaledSamples(Samples):
             object.__setattr__(self, name, value)  # what a frozen dataclass does in its own place
 
     @property
-    def x(self) -> Array:
+    def x(self) -> Inputs:
         """The inputs as they are."""
         return self.samples.x
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
-import torch
 
 from hansa.channels.noise import gaussian, laplace
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.split import Division
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.seeds import generator
 
 GROUPS = 3  # one for each colour channel

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hansa.data.sites import site
 from hansa.data.sources.encoding import Encoding
@@ -24,6 +23,7 @@ from hansa.engines.client_side import ClientSide
 from hansa.engines.session import ClientFailed, perform
 from hansa.errors import HansaError, require
 from hansa.io.trust import Trust, TrustLike
+from hansa.lazy import torch
 from hansa.plan.files import read_plan
 from hansa.results.reader import Run
 from hansa.running.phase_run import PhaseRun

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hansa.contract import Algorithm
 from hansa.data.heterogeneity import distribution
 from hansa.deploy.model import check_client
@@ -26,6 +24,7 @@ from hansa.io import wire
 from hansa.io.files import write_whole
 from hansa.io.store import Store, fingerprint
 from hansa.io.trust import Trust, TrustLike
+from hansa.lazy import torch
 from hansa.payload import Update, set_apart
 from hansa.plan.assemble import Data, assemble
 from hansa.plan.files import read_plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import safetensors
-import torch
-from safetensors.torch import save as pack
-from torch import Tensor
 
 from hansa.contract import Algorithm
 from hansa.data.arrays import inputs
-from hansa.data.dataset import Array, Dataset, Samples, Source
+from hansa.data.dataset import Array, Dataset, Samples, Source, read_by_models
 from hansa.data.pixel_scale import standardised
 from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
@@ -32,6 +30,7 @@ from hansa.io.files import write_whole
 from hansa.io.registry import Piece
 from hansa.io.store import DiskStore, checkpoint_of
 from hansa.io.trust import Trust, TrustLike
+from hansa.lazy import Tensor, torch
 from hansa.metrics.suite import BLOCK
 from hansa.models.lora import merged
 from hansa.plan.assemble import Data, assemble
@@ -126,12 +125,13 @@ class DeployedModel:
         found: Array = self.outputs(x).softmax(1).numpy()
         return found
 
-    @torch.no_grad()
     def outputs(self, x: Any) -> Tensor:
         """Return logits, or real targets, of tensors it reads directly or arrays as a data source delivers them."""
         x = self.inputs(x)
         try:
-            return torch.cat([self.card.algorithm.outputs(self.task, self.weights, block) for block in x.split(BLOCK)])
+            with torch.no_grad():
+                forward = functools.partial(self.card.algorithm.outputs, self.task, self.weights)
+                return torch.cat([forward(block) for block in x.split(BLOCK)])
         except IndexError as error:  # an embedding's
             raise HansaError("The samples hold a token number that the model does not know.") from error
         except (RuntimeError, KeyError) as error:  # torch's, of weights that do not go together
@@ -139,7 +139,7 @@ class DeployedModel:
 
     def inputs(self, x: Any) -> Tensor:
         """Return samples as the network reads them: raw ones pass the feature extractor, images become tensors."""
-        found = x if isinstance(x, Tensor) else self.tensor(np.asarray(x))
+        found = x if isinstance(x, torch.Tensor) else self.tensor(np.asarray(x))
         shape, wanted = tuple(found.shape[1:]), self.card.input_shape
         read = f"The model reads samples of shape {_times(wanted)}"
         require(found.ndim > 1 and len(found) > 0 and shape == wanted, f"{read}. Got {_times(tuple(found.shape))}.")
@@ -162,7 +162,7 @@ class DeployedModel:
                 raise HansaError("The model reads numbers, and the samples are text.")
             return torch.from_numpy(reader.tokens(x))
         raw = inputs(x, "The samples", tokens=integers)
-        found = Samples(raw, np.zeros(len(raw), np.int64)).take(np.arange(len(raw))).x
+        found = read_by_models(raw[:])
         return standardised(found, self.task.pixels) if self.task.pixels and raw.dtype == np.uint8 else found
 
     def _features(self, x: Array) -> Array:
@@ -173,7 +173,7 @@ class DeployedModel:
         except HansaError as error:
             width = _times(self.card.input_shape)
             raise HansaError(f"The samples are neither features, {width} numbers each, nor raw: {error}") from error
-        return found.data.train.x
+        return found.data.train.x[:]
 
     def encoding(self) -> Encoding | None:
         """Return how columns of a table become inputs; None where the model was not trained on a table."""
@@ -184,7 +184,9 @@ class DeployedModel:
         path = Path(path)
         require(path.suffix == ".safetensors", f"A model file must be named '….safetensors'. Got '{path}'.")
         weights = {key: leaf.clone(memory_format=torch.contiguous_format) for key, leaf in self.weights.items()}
-        write_whole(path, pack(weights, metadata={KEY: json.dumps(to_table(self.card))}))
+        from safetensors.torch import save
+
+        write_whole(path, save(weights, metadata={KEY: json.dumps(to_table(self.card))}))
         return path
 
 

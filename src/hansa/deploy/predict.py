@@ -12,17 +12,17 @@ from typing import Any, Protocol
 import numpy as np
 import safetensors
 import safetensors.numpy
-import torch
 
 from hansa.data.dataset import Array
 from hansa.data.labels import plain
-from hansa.data.pictures import pixels
 from hansa.data.sources.files import existing
 from hansa.data.sources.images import ENDINGS
 from hansa.data.sources.npz import Archive
 from hansa.deploy.model import DeployedModel
 from hansa.errors import HansaError, require
 from hansa.io.npy import read_npy
+from hansa.io.pictures import pixels
+from hansa.lazy import torch
 from hansa.metrics.pieces import RMSE
 
 

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from hansa.algorithms.no_training import NoTraining
 from hansa.data.partitions.natural import Natural
 from hansa.io.store import Store
 from hansa.io.trust import Trust
+from hansa.lazy import torch
 from hansa.metrics.suite import is_sum
 from hansa.plan.files import read_plan
 from hansa.plan.schema import Plan

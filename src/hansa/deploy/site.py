@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import torch
 
 from hansa.data.dataset import Dataset, Samples
 from hansa.data.federation import Federation
@@ -37,6 +36,7 @@ from hansa.io.codec import from_table
 from hansa.io.files import write_whole
 from hansa.io.store import DiskStore
 from hansa.io.trust import Trust
+from hansa.lazy import torch
 from hansa.plan.assemble import divided
 from hansa.plan.files import anchor
 from hansa.plan.schema import DataPlan

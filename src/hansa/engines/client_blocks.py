@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from hansa.data.clients import IndexedClients
-from hansa.data.dataset import Array
+from hansa.data.dataset import Array, read_late
 from hansa.data.federation import Client
+from hansa.lazy import torch
 from hansa.task import ClientData
 
 BLOCK_BYTES = 64 * 2**20  # of samples held at once; larger blocks are not faster on a CPU
@@ -26,9 +28,23 @@ class ClientBlocks:
     sample_bytes: int
     most: int  # clients of a block
     resident: ClientData | None = None  # all samples, on the device that trains
+    coming: dict[tuple[str, ...], Future[ClientData]] = field(default_factory=dict)  # blocks that are being read
 
     def blocks(self, names: Sequence[str]) -> Iterator[list[str]]:
-        """Yield clients in blocks of bounded size."""
+        """Yield clients in blocks of bounded size; where samples must be read first, those of the next block are."""
+        clients, blocks = self.clients, self._blocks(names)
+        if self.resident is not None or not isinstance(clients, IndexedClients) or not read_late(clients.samples):
+            yield from blocks
+            return
+        with ThreadPoolExecutor(1) as pool:
+            for block, following in itertools.pairwise(itertools.chain(blocks, [[]])):
+                if following:
+                    rows = self._rows(clients, following)
+                    self.coming[tuple(following)] = pool.submit(clients.samples.take, rows)
+                yield block
+        self.coming.clear()
+
+    def _blocks(self, names: Sequence[str]) -> Iterator[list[str]]:
         sizes, bound = self.sizes(names), BLOCK_BYTES if self.resident is None else DEVICE_BLOCK_BYTES
         if 0 < len(names) <= self.most and sum(sizes) * self.sample_bytes <= bound:
             yield list(names)
@@ -56,6 +72,8 @@ class ClientBlocks:
         """Return all samples of some clients in one piece, on the device that trains; None where shapes may differ."""
         if not isinstance(self.clients, IndexedClients):
             return None
+        if (read := self.coming.pop(tuple(names), None)) is not None:
+            return read.result()
         index = self._rows(self.clients, names)
         if self.resident is None:
             return self.clients.samples.take(index)
@@ -87,5 +105,12 @@ def resident(clients: Mapping[str, Client], sample_bytes: int, device: torch.dev
     count = len(clients.samples)
     if count * sample_bytes > RESIDENT_BYTES:
         return None
-    every = clients.samples.take(np.arange(count))
-    return ClientData(every.x.to(device), every.y.to(device))
+    rows = max(1, BLOCK_BYTES // max(1, sample_bytes))  # which pass through this machine's memory
+    pieces = (clients.samples.take(np.arange(first, min(first + rows, count))) for first in range(0, count, rows))
+    first = next(pieces)
+    x, y = (part.new_empty((count, *part.shape[1:]), device=device) for part in (first.x, first.y))
+    end = 0
+    for piece in itertools.chain([first], pieces):
+        start, end = end, end + len(piece)
+        x[start:end], y[start:end] = piece.x, piece.y
+    return ClientData(x, y)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-
+from hansa.data.federation import samples_of
 from hansa.engines.client_side import ClientSide
 from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import groups
+from hansa.lazy import Tensor, nn, torch
 from hansa.metrics.suite import OBSERVED, accuracy_inside, outputs, require_alike, rows_of
 from hansa.task import ClientData, Task, only
 from hansa.training.layers import plain
@@ -23,7 +22,9 @@ from hansa.tree import Tree
 if TYPE_CHECKING:
     from hansa.engines.session import EvaluationRequest
 
-BLOCK = 256  # clients whose rows are made at once
+BLOCK = 256  # clients whose rows are made at once …
+BLOCK_BYTES = 2**28  # … unless their samples take more,
+LARGE = 2**16  # which only those do that take so many bytes each
 SAMPLES = 2**16  # padded samples of a block that go through stacked networks at once
 Outputs = Callable[[Task, Tree, Tensor], Tensor]
 
@@ -41,10 +42,28 @@ class Deployed:
 
 def rows_of_clients(side: ClientSide, request: EvaluationRequest, *, stacked: bool = False) -> Iterator[Tree]:
     """Yield rows of metrics for blocks of clients; those without samples to evaluate on have none."""
-    for first in range(0, len(request.clients), BLOCK):
-        names = request.clients[first : first + BLOCK]
+    first = 0
+    for names in _blocks(side, request):
         for alike in _alike(list(_deployed(side, request, names, first))):
             yield _rows(side, request, alike, stacked)
+        first += len(names)
+
+
+def _blocks(side: ClientSide, request: EvaluationRequest) -> Iterator[Sequence[str]]:
+    """Yield clients in blocks: many at once, unless their samples would fill the memory."""
+    names, sample = request.clients, 4 * math.prod(side.task.input_shape)
+    if sample < LARGE:
+        yield from (names[first : first + BLOCK] for first in range(0, len(names), BLOCK))
+        return
+    block, held = list[str](), 0
+    for name in names:
+        size = sample * samples_of(side.clients[name], request.split)
+        if block and (len(block) == BLOCK or held + size > BLOCK_BYTES):
+            yield block
+            block, held = [], 0
+        block.append(name)
+        held += size
+    yield block
 
 
 def _deployed(side: ClientSide, request: EvaluationRequest, names: Sequence[str], first: int) -> Iterator[Deployed]:
@@ -81,8 +100,8 @@ def _rows(side: ClientSide, request: EvaluationRequest, found: Sequence[Deployed
     forward = _forward if request.start else side.algorithm.outputs
     usual = request.start or not has_own(side.algorithm, "outputs")
     out = _outputs(forward, found, stacked and usual)
-    there = pad_sequence([torch.ones(len(one.data), dtype=torch.bool) for one in found], batch_first=True)
-    y = pad_sequence([one.data.y for one in found], batch_first=True)
+    there = nn.utils.rnn.pad_sequence([torch.ones(len(one.data), dtype=torch.bool) for one in found], batch_first=True)
+    y = nn.utils.rnn.pad_sequence([one.data.y for one in found], batch_first=True)
     rows = rows_of(request.suite, out, y, there)
     rows["client"] = torch.tensor([one.place for one in found])
     if request.split == "test" and not request.start and has_own(side.algorithm, "observe"):
@@ -126,13 +145,15 @@ def _outputs(forward: Outputs, found: Sequence[Deployed], stacked: bool) -> Tens
         if all(one.model is common.model for one in found):
             whole = torch.cat([one.data.x for one in found])
             out = outputs(partial(forward, common.task, common.model), whole)
-            return pad_sequence(list(out.split_with_sizes([len(one.data) for one in found])), batch_first=True)
+            return nn.utils.rnn.pad_sequence(
+                list(out.split_with_sizes([len(one.data) for one in found])), batch_first=True
+            )
         if stacked and _stackable(found):
             some = max(1, SAMPLES // max(1, *(len(one.data) for one in found)))
             parts = [row for first in range(0, len(found), some) for row in _stack(found[first : first + some])]
-            return pad_sequence(parts, batch_first=True)
+            return nn.utils.rnn.pad_sequence(parts, batch_first=True)
         each = [outputs(partial(forward, one.task, one.model), one.data.x) for one in found]
-        return pad_sequence(each, batch_first=True)
+        return nn.utils.rnn.pad_sequence(each, batch_first=True)
 
 
 def _stackable(found: Sequence[Deployed]) -> bool:
@@ -148,7 +169,7 @@ def _stack(found: Sequence[Deployed]) -> Tensor:
     task, first = found[0].task, found[0].model
     shared = {key: leaf for key, leaf in first.items() if all(one.model[key] is leaf for one in found)}
     each = {key: torch.stack([one.model[key] for one in found]) for key in first if key not in shared}
-    x = task.inputs(pad_sequence([one.data.x for one in found], batch_first=True))
+    x = task.inputs(nn.utils.rnn.pad_sequence([one.data.x for one in found], batch_first=True))
     task.module.eval()
     out = side_by_side.outputs(task, shared, each, x) / task.temperature
     if task.labels is None:

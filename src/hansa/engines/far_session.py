@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from hansa.channels.terms import Terms
 from hansa.data.federation import samples_of
 from hansa.engines import framing, letters
@@ -40,6 +38,7 @@ from hansa.engines.session import (
 from hansa.engines.site_members import card_tree
 from hansa.errors import HansaError, HansaWarning, require
 from hansa.io import wire
+from hansa.lazy import torch
 from hansa.metrics.suite import OBSERVED, is_sum, rows_of, stack_rows
 from hansa.payload import Update
 from hansa.task import Task

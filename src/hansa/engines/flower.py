@@ -14,6 +14,7 @@ from hansa.engines.relay import SuperLink
 from hansa.engines.session import PhaseContext
 from hansa.errors import require
 from hansa.io.registry import Piece, name_of
+from hansa.io.system import require_local_sockets
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Flower:
     def __post_init__(self) -> None:
         says = "The 'patience' of the flower engine must be a number of seconds > 0"
         require(self.patience > 0, f"{says}. Got {self.patience}.")
+        if isinstance(self.carrier, SuperLink):
+            require_local_sockets()
 
     def elsewhere(self) -> Federation | None:
         """Return the clients at the sites, where these hold the data and the plan does not."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-import torch
-
 from hansa.engines.errands import Message
 from hansa.engines.lanes import Ahead, visits_before
 from hansa.engines.remote import Gone, Worker
@@ -33,6 +31,7 @@ from hansa.engines.threads import cores, good
 from hansa.engines.update_sum import UpdateSum
 from hansa.errors import HansaError, require
 from hansa.io import wire
+from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.task import Task
 from hansa.tree import Tree

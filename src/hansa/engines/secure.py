@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
 from hansa.channels.fixed_point import FixedPoint, Words
 from hansa.channels.secure_sum import SecureSum
 from hansa.channels.terms import Terms
@@ -35,6 +33,7 @@ from hansa.engines.session import (
 )
 from hansa.errors import HansaError, require
 from hansa.io import wire
+from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.task import Task
 from hansa.training.carried import Summed

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.session import (
     AtHand,
@@ -23,6 +21,7 @@ from hansa.engines.session import (
 )
 from hansa.engines.threads import Threads, good, on_threads, threads_for
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.task import Task
 from hansa.tree import Tree

@@ -13,14 +13,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-import torch
-
 from hansa.contract import Algorithm
 from hansa.data.dataset import Array
 from hansa.engines.client_side import ClientSide
 from hansa.engines.upload_check import NotFinite, UploadCheck
 from hansa.errors import HansaError, StoreFault
 from hansa.io import wire
+from hansa.lazy import torch
 from hansa.metrics.suite import Suite, default_suite
 from hansa.orchestrate.planner import Chain, Scale
 from hansa.payload import Update, join, relay, set_apart

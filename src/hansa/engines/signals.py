@@ -8,11 +8,15 @@ from contextlib import contextmanager
 
 # What a keyboard, a supervisor and a terminal that closes send; the last is not known everywhere.
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+MASKS = hasattr(signal, "pthread_sigmask")  # without them (Windows), a process that is just starting ends when asked
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Hold these signals back, also from a process that is started meanwhile, until it says that they do nothing."""
+    if not MASKS:
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
@@ -24,4 +28,5 @@ def leave_to_the_run() -> None:
     """Do nothing when asked to stop: a supervisor and a keyboard ask every process, and the run will close this one."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    if MASKS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
 from hansa.channels.terms import Terms
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.tree import Tree
 
 if TYPE_CHECKING:  # of a library that may be missing

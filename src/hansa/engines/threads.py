@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-import torch
-
 from hansa.contract import Algorithm
+from hansa.lazy import torch
 from hansa.task import Task
 from hansa.training.wrappers import training_of
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from hansa.contract import Algorithm
 from hansa.engines.session import NUMBERS, ClientFailed, CohortReply, PhaseContext, RoundServer
 from hansa.errors import HansaError
 from hansa.io import wire
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Averages

@@ -6,13 +6,12 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from hansa.engines.kernels.cohort import Cohort, Job, groups
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.one_by_one import Moved
 from hansa.engines.session import Counted
 from hansa.errors import HansaWarning
+from hansa.lazy import torch
 from hansa.task import ClientData, Task
 from hansa.training.local import Trained, Turn
 from hansa.tree import Tree, is_finite

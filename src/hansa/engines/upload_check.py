@@ -10,17 +10,15 @@ import math
 from collections.abc import Collection, Mapping
 from typing import cast
 
-import torch
-from torch import Tensor
-
 from hansa.contract import Algorithm
 from hansa.errors import HansaError, require
+from hansa.lazy import Tensor, torch
 from hansa.payload import Role, Update, role_of
 from hansa.task import ClientData, Task
 from hansa.training.local import Stepper, Trained, Turn
 from hansa.tree import Tree, is_finite
 
-Layout = dict[str, tuple[torch.Size, torch.dtype]]
+Layout = dict[str, "tuple[torch.Size, torch.dtype]"]
 
 
 class NotFinite(HansaError):
@@ -101,7 +99,7 @@ def layout_of(algorithm: Algorithm, task: Task, down: Tree) -> Layout | None:
 
     Where clients may lack leaves, the made-up one may too; whatever it was sent could be displaced by another.
     """
-    data, steps = made_up(task), dict[str, Tensor]()
+    data, steps = made_up(task), dict[str, torch.Tensor]()
     if algorithm.partial:
         groups = {group for group, role in algorithm.uplink.items() if role is Role.STEP}
         steps = {key: leaf for key, leaf in down.items() if key.partition(".")[0] in groups}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 
 from hansa.engines.chained import chained
 from hansa.engines.client_blocks import ClientBlocks, resident
@@ -40,6 +40,7 @@ from hansa.engines.update_sum import UpdateSum
 from hansa.engines.visits import Block, carry_out
 from hansa.errors import require
 from hansa.io import wire
+from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Averages
@@ -57,6 +58,7 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], ...]] = {
     "stacked": (Stacked, OneByOne),
 }
 MOST = 1024  # clients of a block that trains
+DEVICE = re.compile(r"(cpu|cuda)(:(0|[1-9]\d?))?")
 POOLED = 100_000  # clients of a block whose statistics are taken together; the bytes of their samples bound it sooner
 
 
@@ -77,14 +79,11 @@ class Vectorised:
     def __post_init__(self) -> None:
         says = "The 'threads' of the vectorised engine must be 'auto' or a whole number ≥ 1"
         require(good(self.threads), f"{says}. Got {self.threads}.")
-        try:
-            kind = torch.device(self.device).type
-        except RuntimeError:
-            kind = "unknown"
-        known = kind in ("cpu", "cuda")
-        require(known, f"The 'device' of the vectorised engine must be 'cpu' or 'cuda'. Got '{self.device}'.")
+        known = DEVICE.fullmatch(self.device)
+        require(bool(known), f"The 'device' of the vectorised engine must be 'cpu' or 'cuda'. Got '{self.device}'.")
         says = "The 'precision' 'tf32' of the vectorised engine is one of GPUs"
-        require(self.precision != "tf32" or kind != "cpu", f"{says}: leave it out, or use 'device' 'cuda'.")
+        fits = self.precision != "tf32" or self.device.startswith("cuda")
+        require(fits, f"{says}: leave it out, or use 'device' 'cuda'.")
 
     def choice(self, context: PhaseContext) -> dict[str, object]:
         """Return how visits will be carried out; what was really done is counted visit by visit."""

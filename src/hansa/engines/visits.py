@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from hansa.engines.kernels.cohort import Job
 from hansa.engines.kernels.lazy_sum import dense_tree
 from hansa.engines.session import ClientFailed, PhaseContext, Reply, RoundServer, client_errors, receive, reply_with
 from hansa.engines.trainer import Trainer
 from hansa.io import wire
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.local import Trained, Turn

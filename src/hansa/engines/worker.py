@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-import torch
-
 from hansa.engines import framing
 from hansa.engines.errands import Errands
 from hansa.engines.session import ClientFailed
@@ -17,6 +15,7 @@ from hansa.engines.signals import leave_to_the_run
 from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.io.trust import Trust
+from hansa.lazy import torch
 from hansa.task import ClientData
 from hansa.tree import Tree, pick
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hansa.errors import HansaError, HansaWarning
-from hansa.io.cache import Array, read_array, write_array
+from hansa.io.cache import Array, map_array, write_array
 from hansa.io.files import write_whole
 from hansa.io.lock import exclusive
 
@@ -28,18 +28,20 @@ class FeatureCache:
     folder: Path
 
     def read(self, number: int) -> Array | None:
-        """Return a chunk's features; None where it is missing, cut short or damaged."""
-        return read_array(self._file(number), "features")
+        """Return a chunk's features where they lie, memory-mapped; None where it is missing, cut short or damaged."""
+        return map_array(self._file(number), "features")
 
-    def write(self, number: int, features: Array) -> None:
-        """Store a chunk's features, all or nothing."""
+    def keep(self, number: int, features: Array) -> Array:
+        """Store a chunk's features, all or nothing; return them as they lie there, or as they are."""
         with self._writable():
             write_array(self._file(number), "features", features)
+        stored = self.read(number)
+        return features if stored is None else stored
 
     def read_flops(self) -> float | None:
         """Return the cost of extracting one sample, if it was ever counted."""
         try:
-            return float(json.loads((self.folder / "cost.json").read_text())["flops_per_sample"])
+            return float(json.loads((self.folder / "cost.json").read_text(encoding="utf-8"))["flops_per_sample"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from hansa.data.dataset import Array
 from hansa.io.cache import digest, digest_files
+from hansa.lazy import Tensor, torch
+from hansa.models.backbone import device_of
 from hansa.models.efficientnet import check, pooled, pretrained, processor, weights_file
 from hansa.models.images import check_images
 
@@ -43,6 +42,6 @@ class EfficientNetLite:
 
         def features(images: Array) -> Tensor:
             check_images(images, "EfficientNetLite")
-            return pooled(network, prepared(images))
+            return pooled(network, prepared(images, device_of(network)))
 
         return network, features

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from hansa.data.album import Pictures
 from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.lazy import LazyRows, read_ahead
 from hansa.errors import require
+from hansa.features.blocks import Blocks
 from hansa.features.cache import CHUNK, FeatureCache
 from hansa.io.cache import default_cache, digest, digest_array
-from hansa.io.flops import FlopCount
+from hansa.lazy import Tensor, nn, torch
 
+BATCH, DEVICE_BATCH = 64, 256  # samples that go through a network at once
+HELD_BYTES = 2**28  # of features that are held in memory
 Progress = Callable[[int, int], None]
 Done = Callable[[int], None]  # takes a number of samples that are done
 
@@ -27,7 +31,8 @@ Done = Callable[[int], None]  # takes a number of samples that are done
 class Extractor(Protocol):
     """A piece that turns raw samples into feature vectors, always the same ones.
 
-    It may say by `reads` which kinds of samples it takes, some of `images`, `numbers` and `text`.
+    It may say by `reads` which kinds of samples it takes, some of `images`, `numbers` and `text`.  To work on a device
+    it is `Movable` too.
     """
 
     def fingerprint(self) -> str:
@@ -36,6 +41,15 @@ class Extractor(Protocol):
 
     def prepare(self) -> Callable[[Array], Tensor]:
         """Load the network; the result turns a batch of raw samples into features (n × d)."""
+        ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """An extractor that shows its network, and brings samples to wherever that is."""
+
+    def network(self) -> tuple[nn.Module, Callable[[Array], Tensor]]:
+        """Load the network; return it, and what turns a batch of raw samples into features."""
         ...
 
 
@@ -87,9 +101,10 @@ class Extracted:
 class _Work:
     """One extractor's work: the network, loaded when first needed, a shelf for each array, and what was counted."""
 
-    def __init__(self, extractor: Extractor, shelves: Sequence[FeatureCache], batch_size: int, done: Done) -> None:
-        self.extractor, self.shelves, self.batch_size, self.done = extractor, shelves, batch_size, done
+    def __init__(self, extractor: Extractor, shelves: Sequence[FeatureCache], device: str, done: Done) -> None:
+        self.extractor, self.shelves, self.device, self.done = extractor, shelves, device, done
         self.network: Callable[[Array], Tensor] | None = None
+        self.flops = shelves[0].read_flops()
         self.cached = self.computed = 0
         self.seconds = 0.0
 
@@ -106,19 +121,47 @@ class _Work:
         yield
         self.seconds += time.perf_counter() - began
 
-    def compute(self, x: Array) -> Array:
-        """Compute the features of some samples, batch by batch."""
-        self.network = self.network or self.extractor.prepare()
-        parts = []
-        for start in range(0, len(x), self.batch_size):
-            batch = x[start : start + self.batch_size]
-            with torch.no_grad():
-                parts.append(self.network(batch).flatten(1).to("cpu", torch.float32).numpy())
-            self.report(computed=len(batch))
-        features = np.concatenate(parts)
-        finite = bool(np.isfinite(features).all())
-        require(finite, f"The extractor {self.extractor} gave features that are NaN or infinite; check its weights.")
-        return features
+    def compute(self, batch: Array) -> Array:
+        """Compute the features of a batch; of the first one also what a sample costs, where nobody knows."""
+        if self.flops is None:
+            from hansa.io.flops import FlopCount
+
+            with FlopCount() as counter:
+                features = self._features(batch)
+            self.flops = counter.total / len(batch)
+            self.shelves[0].write_flops(self.flops)
+            return features
+        return self._features(batch)
+
+    def _features(self, batch: Array) -> Array:
+        self.network = self.network or loaded(self.extractor, self.device)
+        with torch.no_grad(), all_bits(self.device):
+            return self.network(batch).flatten(1).to("cpu", torch.float32).numpy()
+
+    def columns(self, width: int, x: Array | LazyRows, batch_size: int) -> Columns:
+        """Return what the work came to."""
+        if self.flops is None:  # the note was lost, and nothing had to be computed
+            self.compute(x[:batch_size])
+        return Columns(self.extractor, width, self.flops or 0.0, self.cached, self.computed, self.seconds)
+
+
+def loaded(extractor: Extractor, device: str) -> Callable[[Array], Tensor]:
+    """Load an extractor's network, on a device if it shows the network that would have to go there."""
+    if torch.device(device).type == "cpu" or not isinstance(extractor, Movable):
+        return extractor.prepare()
+    network, features = extractor.network()
+    network.to(device)
+    return features
+
+
+@contextmanager
+def all_bits(device: str) -> Iterator[None]:
+    """Let a GPU keep all bits of float32 in convolutions, and give the same ones every time; torch's default is not."""
+    if torch.device(device).type == "cpu":
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        yield
 
 
 def extract_features(
@@ -126,12 +169,15 @@ def extract_features(
     *extractors: Extractor,
     cache: Path | None = None,
     progress: Progress | None = None,
-    batch_size: int = 64,
+    batch_size: int | None = None,
+    device: str = "cpu",
 ) -> Extracted:
     """Replace every sample of a data set by its frozen features; `progress(done, total)` follows it.
 
-    Each of several extractors is cached by itself, so that none is run again for another combination.
+    Each of several extractors is cached by itself, so that none is run again for another combination; a sample that
+    several of them lack is read once.  Features stay in the files of the cache where they would fill the memory.
     """
+    batch_size = batch_size if batch_size is not None else BATCH if torch.device(device).type == "cpu" else DEVICE_BATCH
     require(len(extractors) > 0, "Features need at least one extractor. Got none.")
     require(batch_size >= 1, f"The batch size of an extraction must be at least 1. Got {batch_size}.")
     require(data.rule is None, "A table has no features before it is scaled; extract them in a plan, by data.features.")
@@ -140,18 +186,20 @@ def extract_features(
     parts = [data.train] if data.test is None else [data.train, data.test]
     require(min(map(len, parts)) > 0, "There are no samples to extract features from.")
     done = _counter(len(extractors) * sum(map(len, parts)), progress)
-    folder, marks = (cache or default_cache()) / "features", [digest_array(part.x) for part in parts]
-    works = [_Work(one, _shelves(folder, one, marks), batch_size, done) for one in extractors]
-    first = [_first(work, parts[0].x) for work in works]  # which tells how wide the features are
-    ends = np.cumsum([chunk.shape[1] for chunk in first])
-    found = [np.empty((len(part), ends[-1]), np.float32) for part in parts]
-    for work, chunk, end in zip(works, first, ends, strict=True):
-        _fill_in(work, [part.x for part in parts], [whole[:, end - chunk.shape[1] : end] for whole in found], chunk)
-    samples = [Samples(x, part.y) for x, part in zip(found, parts, strict=True)]
+    folder, marks = (cache or default_cache()) / "features", [_mark(part.x) for part in parts]
+    works = [_Work(one, _shelves(folder, one, marks), device, done) for one in extractors]
+    chunks = [_collect(works, place, part.x, batch_size) for place, part in enumerate(parts)]
+    samples = [Samples(_joined(found), part.y) for found, part in zip(chunks, parts, strict=True)]
+    widths = [chunk.shape[1] for chunk in chunks[0][0]]
     return Extracted(
         replace(data, train=samples[0], test=samples[1] if len(samples) > 1 else None, characters=""),
-        tuple(_columns(work, chunk.shape[1], parts[0].x) for work, chunk in zip(works, first, strict=True)),
+        tuple(work.columns(width, parts[0].x, batch_size) for work, width in zip(works, widths, strict=True)),
     )
+
+
+def _mark(x: Array | LazyRows) -> str:
+    """Return a name for the samples, without decoding any picture."""
+    return x.name if isinstance(x, Pictures) else digest_array(np.asarray(x))
 
 
 def _counter(total: int, progress: Progress | None) -> Done:
@@ -172,76 +220,71 @@ def _shelves(folder: Path, extractor: Extractor, marks: Sequence[str]) -> list[F
     return [FeatureCache(folder / digest(name, mark, str(CHUNK))) for mark in marks]
 
 
-def _first(work: _Work, x: Array) -> Array:
-    with work.timed():
-        return _chunk(work.shelves[0], 0, x[:CHUNK], work)
+def _collect(works: Sequence[_Work], place: int, x: Array | LazyRows, batch_size: int) -> list[tuple[Array, ...]]:
+    """Return the chunks of one array, in each the features by every extractor; what is not there is computed."""
+    numbers = range(-(-len(x) // CHUNK))
+    known = [_cached(work, place, numbers) for work in works]
+    missing = [number for number in numbers if any(found[number] is None for found in known)]
+    batches = [_batches(number, len(x), batch_size) for number in missing]
+    coming = read_ahead(x, itertools.chain.from_iterable(batches))
+    for number, pieces in zip(missing, batches, strict=True):
+        lacking = [(work, found) for work, found in zip(works, known, strict=True) if found[number] is None]
+        made = _filled([work for work, _ in lacking], place, number, itertools.islice(coming, len(pieces)))
+        for (_, found), features in zip(lacking, made, strict=True):
+            found[number] = features
+    return [tuple(chunk for chunk in row if chunk is not None) for row in zip(*known, strict=True)]
 
 
-def _fill_in(work: _Work, inputs: Sequence[Array], places: Sequence[Array], first: Array) -> None:
-    """Write one extractor's features of every array to their place; the first chunk of the first is there already."""
-    with work.timed():
-        places[0][: len(first)] = first
-        _collect(work.shelves[0], inputs[0], places[0], CHUNK, work)
-        for shelf, x, place in zip(work.shelves[1:], inputs[1:], places[1:], strict=True):
-            _collect(shelf, x, place, 0, work)
-    work.network = None  # the next extractor's may need the room
+def _batches(number: int, count: int, batch_size: int) -> list[slice]:
+    end = min(count, (number + 1) * CHUNK)
+    return [slice(row, min(row + batch_size, end)) for row in range(number * CHUNK, end, batch_size)]
 
 
-def _columns(work: _Work, width: int, x: Array) -> Columns:
-    flops = _flops(work.shelves[0], x, work)
-    return Columns(work.extractor, width, flops, work.cached, work.computed, work.seconds)
+def _cached(work: _Work, place: int, numbers: Iterable[int]) -> list[Array | None]:
+    """Return the chunks that are on a shelf already."""
+    found: list[Array | None] = []
+    with work.timed(), ThreadPoolExecutor() as pool:  # checking a chunk lets go of the interpreter
+        for chunk in pool.map(work.shelves[place].read, numbers):
+            found.append(chunk)
+            if chunk is not None:
+                work.report(cached=len(chunk))
+    return found
 
 
-def _collect(shelf: FeatureCache, x: Array, features: Array, first: int, work: _Work) -> None:
-    """Collect all chunks of one array from a sample on, each in its place."""
-    starts = range(first, len(x), CHUNK)
-    with ThreadPoolExecutor() as pool:  # reading, checking and copying a chunk all let go of the interpreter
-        found = pool.map(lambda start: _put(shelf.read(start // CHUNK), features[start : start + CHUNK]), starts)
-        for start, there in zip(starts, found, strict=True):
-            piece = x[start : start + CHUNK]
-            if there:
-                work.report(cached=len(piece))
+def _filled(works: Sequence[_Work], place: int, number: int, batches: Iterator[Array]) -> list[Array]:
+    """Return one chunk by all extractors that lack it, computed from the same batches and put on their shelves."""
+    with ExitStack() as held:
+        for work in sorted(works, key=lambda work: work.shelves[place].folder):  # in one order, so none waits in a ring
+            held.enter_context(work.shelves[place].alone())
+        found = [work.shelves[place].read(number) for work in works]  # another process may just have finished it
+        left = [work for work, chunk in zip(works, found, strict=True) if chunk is None]
+        made = iter(_computed(left, batches))
+        for at, (work, chunk) in enumerate(zip(works, found, strict=True)):
+            if chunk is None:
+                found[at] = work.shelves[place].keep(number, next(made))
             else:
-                features[start : start + CHUNK] = _chunk(shelf, start // CHUNK, piece, work)
+                work.report(cached=len(chunk))
+    return [chunk for chunk in found if chunk is not None]
 
 
-def _put(found: Array | None, place: Array) -> bool:
-    """Copy a chunk to its place, if it was found."""
-    if found is not None:
-        place[...] = found
-    return found is not None
+def _computed(works: Sequence[_Work], batches: Iterator[Array]) -> list[Array]:
+    """Compute the features of some batches by several extractors; the first one's time is also that of reading."""
+    parts: list[list[Array]] = [[] for _ in works]
+    began = time.perf_counter()
+    for batch in batches:  # to the last, also where nobody is left who needs it
+        for work, own in zip(works, parts, strict=True):
+            own.append(work.compute(batch))
+            work.report(computed=len(batch))
+            work.seconds += time.perf_counter() - began
+            began = time.perf_counter()
+    found = [np.concatenate(own) for own in parts]
+    for work, features in zip(works, found, strict=True):
+        finite = bool(np.isfinite(features).all())
+        require(finite, f"The extractor {work.extractor} gave features that are NaN or infinite; check its weights.")
+    return found
 
 
-def _chunk(shelf: FeatureCache, number: int, x: Array, work: _Work) -> Array:
-    """Return one chunk from the shelf, or compute it and put it there."""
-    features = shelf.read(number)
-    if features is None:
-        with shelf.alone():
-            features = shelf.read(number)  # another process may just have finished it
-            if features is None:
-                return _fill(shelf, number, x, work)
-    work.report(cached=len(x))
-    return features
-
-
-def _flops(shelf: FeatureCache, x: Array, work: _Work) -> float:
-    """Return the FLOPs counted when the shelf was filled, or count them on one batch where that note was lost."""
-    flops = shelf.read_flops()
-    if flops is None:
-        batch = x[: work.batch_size]
-        with torch.no_grad(), FlopCount() as counter:
-            work.extractor.prepare()(batch)
-        flops = counter.total / len(batch)
-        shelf.write_flops(flops)
-    return flops
-
-
-def _fill(shelf: FeatureCache, number: int, x: Array, work: _Work) -> Array:
-    if shelf.read_flops() is not None:
-        features = work.compute(x)
-    else:
-        with FlopCount() as counter:
-            features = work.compute(x)
-        shelf.write_flops(counter.total / len(x))
-    shelf.write(number, features)
-    return features
+def _joined(chunks: Sequence[tuple[Array, ...]]) -> Array | Blocks:
+    """Return all chunks as one array: in memory where there is room for it, else where they lie."""
+    blocks = Blocks(chunks)
+    return blocks if blocks.nbytes > HELD_BYTES else blocks[:]

@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from hansa.data.dataset import Array, Samples
+from hansa.data.dataset import Array, read_by_models
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest
 from hansa.io.trust import ImportPath
+from hansa.lazy import Tensor, nn, torch
+from hansa.models.backbone import device_of
 from hansa.models.factory import check_path, make
 from hansa.seeds import seed_for
 
@@ -58,7 +56,7 @@ class FrozenModule:
                 x.dtype.kind in "uif",
                 f"FrozenModule reads numbers. Got {x.dtype} samples; use 'transformers' for text.",
             )
-            inputs = Samples(x, np.zeros(len(x), np.int64)).take(np.arange(len(x))).x
+            inputs = read_by_models(x, device_of(module))
             try:
                 outputs = module(inputs)
             except Exception as error:  # whatever a stranger's code raises
@@ -66,7 +64,7 @@ class FrozenModule:
                 raise HansaError(
                     f"The extractor '{self.path}' cannot read samples of shape {shape}: {error}."
                 ) from error
-            if not (isinstance(outputs, Tensor) and len(outputs) == len(x) and outputs.ndim > 1):
+            if not (isinstance(outputs, torch.Tensor) and len(outputs) == len(x) and outputs.ndim > 1):
                 raise HansaError(f"The extractor '{self.path}' must return one tensor with a row of features a sample.")
             return outputs.flatten(1)
 

@@ -6,11 +6,10 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from hansa.data.dataset import Array, Dataset, Samples
-from hansa.features.extract import Columns, Extracted, Extractor, Progress
-from hansa.io.flops import FlopCount
+from hansa.features.extract import Columns, Extracted, Extractor, Progress, loaded
+from hansa.lazy import torch
 from hansa.task import ClientData
 
 TRIED = 8  # samples that a network is tried on
@@ -36,10 +35,12 @@ class MadeUp(Samples):
         return ClientData(x, torch.from_numpy(self.y[index]))
 
 
-def sketch_features(data: Dataset, *extractors: Extractor, progress: Progress | None = None) -> Extracted:
+def sketch_features(
+    data: Dataset, *extractors: Extractor, progress: Progress | None = None, device: str = "cpu"
+) -> Extracted:
     """Return a data set of made-up features, as wide as the extractors', and an estimate of what real ones cost."""
     count = len(data.train) + (0 if data.test is None else len(data.test))
-    columns = tuple(_tried(one, data.train.x[:TRIED], count) for one in extractors)
+    columns = tuple(_tried(one, data.train.x[:TRIED], count, device) for one in extractors)
     width = sum(one.width for one in columns)
     if progress is not None:
         progress(count, count)
@@ -47,8 +48,10 @@ def sketch_features(data: Dataset, *extractors: Extractor, progress: Progress | 
     return Extracted(replace(data, train=MadeUp(width, data.train.y), test=test, characters=""), columns)
 
 
-def _tried(extractor: Extractor, x: Array, count: int) -> Columns:
-    network = extractor.prepare()
+def _tried(extractor: Extractor, x: Array, count: int, device: str) -> Columns:
+    from hansa.io.flops import FlopCount
+
+    network = loaded(extractor, device)
     with torch.no_grad(), FlopCount() as counter:
         width = network(x).flatten(1).shape[1]
     began = time.perf_counter()

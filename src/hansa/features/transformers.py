@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest, digest_files
+from hansa.lazy import Tensor, torch
+from hansa.models.backbone import device_of
 from hansa.models.images import check_images
 from hansa.models.processor import Processor
 from hansa.models.transformers import (
@@ -78,7 +77,7 @@ class Transformers:
     def _image_features(self, network: Any, processor: Processor) -> Callable[[Array], Tensor]:
         def features(images: Array) -> Tensor:
             check_images(images, f"The encoder '{self.path}'")
-            return image_vectors(network, processor(images), self.pooling, self.path)
+            return image_vectors(network, processor(images, device_of(network)), self.pooling, self.path)
 
         return features
 
@@ -89,7 +88,7 @@ class Transformers:
             text = texts.dtype.kind == "U" and texts.ndim == 1
             require(text, f"The encoder '{self.path}' reads texts, one string a sample. Got {texts.dtype} samples.")
             inputs = tokenizer(texts.tolist(), padding=True, truncation=True, max_length=limit, return_tensors="pt")
-            return text_vectors(network, inputs, self.pooling, self.path)
+            return text_vectors(network, inputs.to(device_of(network)), self.pooling, self.path)
 
         return features
 

@@ -17,6 +17,7 @@ import safetensors.numpy
 from hansa.io.files import write_whole
 
 Array = np.ndarray[Any, np.dtype[Any]]
+KINDS = {"F32": np.float32, "U8": np.uint8}  # of arrays that are mapped, by the format's names
 
 
 def default_cache() -> Path:
@@ -58,6 +59,21 @@ def read_array(file: Path, name: str) -> Array | None:
             array: Array = stored.get_tensor(name)
             expected = (stored.metadata() or {}).get("digest")
     except (OSError, safetensors.SafetensorError):
+        return None
+    return array if digest_array(array) == expected else None
+
+
+def map_array(file: Path, name: str) -> Array | None:
+    """Return a cached array where it lies, memory-mapped; None where it is missing, cut short or damaged."""
+    try:
+        with safetensors.safe_open(file, framework="numpy") as stored:  # which checks that offsets fit the file
+            expected = (stored.metadata() or {}).get("digest")
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            told = json.loads(stream.read(length))[name]
+        kind, start = np.dtype(KINDS[told["dtype"]]), 8 + length + told["data_offsets"][0]
+        array: Array = np.memmap(file, kind, "r", start, tuple(told["shape"]))
+    except (OSError, ValueError, KeyError, safetensors.SafetensorError):
         return None
     return array if digest_array(array) == expected else None
 

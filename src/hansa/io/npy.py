@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +24,8 @@ HEADERS: Mapping[tuple[int, int], Callable[[IO[bytes]], Header]] = {
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 MAGIC = b"\x93NUMPY"
+MAPPED = 2**26  # bytes of an array from which on it stays in its file, if that is not compressed
+LOCAL = struct.Struct("<26xHH")  # what precedes a member of an archive: the lengths of its name and further fields
 
 
 def read_npy(file: Path) -> Array:
@@ -35,7 +39,26 @@ def read_npy(file: Path) -> Array:
 def read_member(archive: zipfile.ZipFile, name: str, what: str) -> Array:
     """Read one array of a .npz archive, or tell in a sentence why not."""
     info = archive.getinfo(f"{name}.npy")
+    if info.compress_type == zipfile.ZIP_STORED and info.file_size >= MAPPED and archive.filename is not None:
+        return _mapped(Path(archive.filename), info, what)
     return read_stream(lambda: archive.open(info), info.file_size, what)
+
+
+def _mapped(file: Path, info: zipfile.ZipInfo, what: str) -> Array:
+    """Return a member that is not compressed where it lies, memory-mapped."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(info.header_offset)
+            stream.seek(sum(LOCAL.unpack(stream.read(LOCAL.size))), os.SEEK_CUR)  # a name and further fields
+            start = stream.tell()
+            shape, fortran, dtype = HEADERS[np.lib.format.read_magic(stream)](stream)
+            offset = stream.tell()
+        _check(shape, dtype, info.file_size - (offset - start), what, held=False)
+        return np.memmap(file, dtype, "r", offset, shape, "F" if fortran else "C")
+    except HansaError:
+        raise
+    except Exception as error:  # numpy and struct raise whatever they stumble over in damaged bytes
+        raise HansaError(f"{what} is damaged; write the file again with numpy.") from error
 
 
 def open_npz(file: Path) -> zipfile.ZipFile:
@@ -69,11 +92,11 @@ def read_stream(opened: Opener, size: int, what: str) -> Array:
     return array
 
 
-def _check(shape: tuple[int, ...], dtype: np.dtype[Any], left: int, what: str) -> None:
-    """Refuse a header that cannot be true, or would fill the memory."""
+def _check(shape: tuple[int, ...], dtype: np.dtype[Any], left: int, what: str, *, held: bool = True) -> None:
+    """Refuse a header that cannot be true, or whose array would fill the memory where it is held there."""
     plain = not dtype.hasobject and dtype.names is None
     require(plain, f"{what} holds Python objects, which are never unpickled; save numbers or text of a fixed type.")
     require(all(length >= 0 for length in shape), f"{what} has the shape {shape}; write the file again.")
     size = math.prod(shape) * dtype.itemsize
-    require_memory(size, what)
+    require_memory(size if held else 0, what)
     require(size <= left, f"{what} is cut off or damaged: it should have {size} bytes, and {left} are there.")

@@ -20,12 +20,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-import torch
-from torch import Tensor
-
 from hansa.errors import DamagedStore, HansaError, StoreFault, require
 from hansa.io import wire
 from hansa.io.lock import take
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree
 
 Progress = dict[str, Any]

@@ -10,28 +10,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from hansa.errors import HansaError
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree
 
 # The order in which safetensors lays out leaves: wide types first, then by name.
 _DTYPES = {
-    torch.int64: "I64",
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+    "I64": "int64",
+    "F64": "float64",
+    "F32": "float32",
+    "I32": "int32",
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
 }
-_NAMES = {name: dtype for dtype, name in _DTYPES.items()}
-_ORDER = {dtype: rank for rank, dtype in enumerate(_DTYPES)}
-
 
 Buffer = bytes | bytearray | memoryview
 ALIGNED = 64  # bytes: where torch's own tensors begin
@@ -120,10 +115,10 @@ def _no_number(text: str) -> str:
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a header says of one leaf: its type, its shape, and where it lies."""
-    known = entry.keys() == {"dtype", "shape", "data_offsets"} and entry["dtype"] in _NAMES
+    known = entry.keys() == {"dtype", "shape", "data_offsets"} and entry["dtype"] in _DTYPES
     if not known or {type(number) for number in (*entry["shape"], *entry["data_offsets"])} != {int}:
         raise ValueError(f"a leaf is described by {dict(entry)}"[:200])
-    return {"dtype": _NAMES[entry["dtype"]], "shape": entry["shape"], "span": entry["data_offsets"]}
+    return {"dtype": getattr(torch, _DTYPES[entry["dtype"]]), "shape": entry["shape"], "span": entry["data_offsets"]}
 
 
 def _check_spans(spans: list[list[int]], size: int) -> None:
@@ -166,20 +161,26 @@ def _leaf(data: memoryview, dtype: torch.dtype, shape: list[int], span: tuple[in
     return leaf.view(dtype).reshape(shape)
 
 
-Shapes = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+Shapes = tuple[tuple[str, "torch.dtype", tuple[int, ...]], ...]
 
 
 def _shapes(tree: Mapping[str, Tensor]) -> Shapes:
     return tuple([(key, leaf.dtype, leaf.shape) for key, leaf in tree.items()])
 
 
+@functools.cache
+def _ranks() -> Mapping[torch.dtype, tuple[int, str]]:
+    """Return the place of every type in the order, and its name in a message."""
+    return {getattr(torch, known): (rank, name) for rank, (name, known) in enumerate(_DTYPES.items())}
+
+
 def _layout(leaves: Shapes, numbers: Mapping[str, str]) -> tuple[list[str], bytes]:
     """Return the order of the leaves, and everything before them: the header's length and the header."""
     header: dict[str, object] = {"__metadata__": dict(numbers)} if numbers else {}
-    offset = 0
-    for key, dtype, shape in sorted(leaves, key=lambda leaf: (_ORDER[leaf[1]], leaf[0])):
+    offset, ranks = 0, _ranks()
+    for key, dtype, shape in sorted(leaves, key=lambda leaf: (ranks[leaf[1]][0], leaf[0])):
         end = offset + torch.Size(shape).numel() * dtype.itemsize
-        header[key] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
+        header[key] = {"dtype": ranks[dtype][1], "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)

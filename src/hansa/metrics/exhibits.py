@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-import torch
-from torch import Tensor
-
 from hansa.errors import HansaError, require
+from hansa.lazy import Tensor, torch
 
 Kind = Literal["curve", "scatter", "heat map"]
 Cell = float | str | None  # None is a number that is missing

@@ -11,10 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.metrics.facts import BEST, TABLE, WORST
 from hansa.metrics.pieces import (
     MAE,
@@ -32,7 +30,8 @@ from hansa.metrics.pieces import (
 )
 from hansa.tree import Tree
 
-BLOCK = 2048  # samples evaluated at once
+BLOCK = 2048  # samples evaluated at once …
+BLOCK_BYTES = 2**28  # … unless their inputs take more
 CLASS_ACCURACIES = ("local_class_accuracy", "outside_class_accuracy")
 RESERVED = (
     "client",
@@ -88,10 +87,11 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-@torch.no_grad()
 def outputs(forward: Forward, x: Tensor) -> Tensor:
-    """Return the model's outputs for all inputs, computed in blocks."""
-    return torch.cat([forward(x[first : first + BLOCK]) for first in range(0, max(len(x), 1), BLOCK)])
+    """Return the model's outputs for all inputs, computed in blocks; the inputs may be read when they are asked for."""
+    rows = max(1, min(BLOCK, BLOCK_BYTES // max(1, 4 * math.prod(x.shape[1:]))))
+    with torch.no_grad():
+        return torch.cat([forward(x[first : first + rows]) for first in range(0, max(len(x), 1), rows)])
 
 
 # -------------------------------------------------------------------------------------------------- of one test set

@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.utils.checkpoint import checkpoint
-
 from hansa.errors import require
+from hansa.lazy import Tensor, nn, torch
+from hansa.models import networks
 
 Norm = Literal["frozen", "batch"]  # of batch norms: the statistics they came with, or those of a batch
-ROWS = 256  # samples that go through at once where nothing trains
-
-
-class Backbone(nn.Module):
-    """A network, and what makes one vector a sample of its inputs and outputs.
-
-    Where no gradient is asked for, samples go through some at a time: maps of many pictures would not fit in memory.
-    """
-
-    def __init__(self, network: nn.Module, through: Callable[[Any, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.network, self.through = network, through
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return a row of features a sample."""
-        if torch.is_grad_enabled() or len(x) <= ROWS:
-            return self.through(self.network, x)
-        return torch.cat([self.through(self.network, part) for part in torch.split(x, ROWS)])
 
 
 @contextmanager
@@ -44,6 +21,11 @@ def apart() -> Iterator[None]:
         yield
 
 
+def device_of(network: nn.Module) -> torch.device:
+    """Return where a network is."""
+    return next((leaf.device for leaf in (*network.parameters(), *network.buffers())), torch.device("cpu"))
+
+
 def shared_copy(network: nn.Module) -> Any:
     """Return a network of its own on the very same weights, which whoever trains copies first."""
     memo: dict[int, Any] = {id(leaf): nn.Parameter(leaf.detach()) for leaf in network.parameters()}
@@ -51,35 +33,14 @@ def shared_copy(network: nn.Module) -> Any:
     return copy.deepcopy(network, memo)
 
 
-class FrozenNorm(_NormBase):
-    """Batch normalisation by the statistics it came with, in training too: `(x − μ)/√(σ² + ε)·γ + β`.
-
-    γ and β train.  μ and σ² are called `frozen_…`, and such leaves neither train nor travel.
-    """
-
-    sample_by_sample = True  # what it computes for a sample does not depend on others, on training mode or on chance
-
-    def __init__(self, layer: _BatchNorm) -> None:
-        super().__init__(layer.num_features, layer.eps, affine=layer.affine, track_running_stats=False)
-        self.weight, self.bias = layer.weight, layer.bias
-        self.frozen_mean: Tensor
-        self.frozen_var: Tensor
-        self.register_buffer("frozen_mean", layer.running_mean)
-        self.register_buffer("frozen_var", layer.running_var)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised maps."""
-        return F.batch_norm(x, self.frozen_mean, self.frozen_var, self.weight, self.bias, False, 0.0, self.eps)
-
-
 def with_norm(network: nn.Module, norm: Norm) -> None:
     """Freeze the statistics of all batch norms of a network, unless they are to follow the batches."""
     if norm == "batch":
         return
     for name, layer in list(network.named_modules()):
-        if isinstance(layer, _BatchNorm) and layer.running_mean is not None:
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is not None:
             parent, _, last = name.rpartition(".")
-            setattr(network.get_submodule(parent), last, FrozenNorm(layer))
+            setattr(network.get_submodule(parent), last, networks.FrozenNorm(layer))
 
 
 def check_recomputed(owner: str, recompute: bool, norm: Norm) -> None:
@@ -115,12 +76,14 @@ class _Recomputed:
     def __call__(self, *args: Any, **options: Any) -> Any:
         if self.inside or not (self.block.training and torch.is_grad_enabled()):
             return self.plain(*args, **options)
+        from torch.utils.checkpoint import checkpoint
+
         leaves = {**dict(self.block.named_parameters()), **dict(self.block.named_buffers())}
         return checkpoint(self._again, leaves, *args, use_reentrant=False, **options)
 
     def _again(self, leaves: dict[str, Tensor], *args: Any, **options: Any) -> Any:
         self.inside = True
         try:
-            return functional_call(self.block, leaves, args, options)
+            return torch.func.functional_call(self.block, leaves, args, options)
         finally:
             self.inside = False

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torch import nn
-
 from hansa.errors import require
-from hansa.models.split import Split, image_shape
+from hansa.lazy import nn
+from hansa.models import networks
+from hansa.models.split import image_shape
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CNN:
         layers += [nn.AdaptiveAvgPool2d(self.pool), nn.Flatten()]
         for before, after in pairwise((self.filters[-1] * self.pool**2, *self.hidden)):
             layers += [nn.Linear(before, after), nn.ReLU()]
-        return Split(nn.Sequential(*layers), nn.Linear(self.hidden[-1], outputs))
+        return networks.Split(nn.Sequential(*layers), nn.Linear(self.hidden[-1], outputs))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class LeNet:
             nn.Linear(384, 192),
             nn.ReLU(),
         )
-        return Split(features, nn.Linear(192, outputs))
+        return networks.Split(features, nn.Linear(192, outputs))
 
 
 @dataclass(frozen=True)
@@ -87,4 +87,4 @@ class LeafCNN:
             nn.Linear(64 * (height // 4) * (width // 4), 512),
             nn.ReLU(),
         )
-        return Split(features, nn.Linear(512, outputs))
+        return networks.Split(features, nn.Linear(512, outputs))

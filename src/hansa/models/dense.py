@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from torch import Tensor, nn
-
 from hansa.errors import did_you_mean, require
-from hansa.models.split import Split, vector_size
+from hansa.lazy import nn
+from hansa.models import networks
+from hansa.models.split import vector_size
 
-ACTIVATIONS: Mapping[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "leaky-relu": nn.LeakyReLU,
-    "gelu": nn.GELU,
-    "tanh": nn.Tanh,
-}
+ACTIVATIONS = {"relu": "ReLU", "leaky-relu": "LeakyReLU", "gelu": "GELU", "tanh": "Tanh"}  # by their names in torch.nn
 
 
 @dataclass(frozen=True)
@@ -27,7 +21,7 @@ class Linear:
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Build one linear layer on the flattened input."""
-        return Split(nn.Flatten(), nn.Linear(vector_size(input_shape), outputs, bias=self.bias))
+        return networks.Split(nn.Flatten(), nn.Linear(vector_size(input_shape), outputs, bias=self.bias))
 
 
 @dataclass(frozen=True)
@@ -47,27 +41,8 @@ class MLP:
         """Build linear layers, each followed by the activation."""
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise((vector_size(input_shape), *self.hidden)):
-            layers += [nn.Linear(before, after), ACTIVATIONS[self.activation]()]
-        return Split(nn.Sequential(*layers), nn.Linear(self.hidden[-1], outputs))
-
-
-class _Bottleneck(nn.Module):
-    """`z + U·ReLU(V·LN(z))`; U starts at zero, so the features start as they came."""
-
-    sample_by_sample = True  # what it computes for a sample does not depend on others, on training mode or on chance
-
-    def __init__(self, width: int, bottleneck: int) -> None:
-        super().__init__()
-        self.path = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, bottleneck), nn.ReLU(), nn.Linear(bottleneck, width)
-        )
-        last = self.path[-1]
-        for leaf in last.parameters():
-            nn.init.zeros_(leaf)
-
-    def forward(self, z: Tensor) -> Tensor:
-        changed: Tensor = self.path(z)
-        return z + changed
+            layers += [nn.Linear(before, after), getattr(nn, ACTIVATIONS[self.activation])()]
+        return networks.Split(nn.Sequential(*layers), nn.Linear(self.hidden[-1], outputs))
 
 
 @dataclass(frozen=True)
@@ -85,4 +60,6 @@ class Adapter:
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Build the adapter on the flattened input, then a linear head."""
         width = vector_size(input_shape)
-        return Split(nn.Sequential(nn.Flatten(), _Bottleneck(width, self.bottleneck)), nn.Linear(width, outputs))
+        return networks.Split(
+            nn.Sequential(nn.Flatten(), networks.Bottleneck(width, self.bottleneck)), nn.Linear(width, outputs)
+        )

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, nn
-
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest_files
-from hansa.models.backbone import Backbone, Norm, apart, check_recomputed, recomputed, shared_copy, with_norm
+from hansa.lazy import Tensor, nn, torch
+from hansa.models import networks
+from hansa.models.backbone import Norm, apart, check_recomputed, recomputed, shared_copy, with_norm
 from hansa.models.processor import Processor
-from hansa.models.split import Split, image_shape
+from hansa.models.split import image_shape
 
 WIDTH = 1280  # features of every variant
 
@@ -52,7 +51,9 @@ class EfficientNetLiteModel:
         with_norm(network, self.norm)
         if self.recompute:
             recomputed(network)
-        return Split(Backbone(network, functools.partial(_through, processor(self.size))), nn.Linear(WIDTH, outputs))
+        return networks.Split(
+            networks.Backbone(network, functools.partial(_through, processor(self.size))), nn.Linear(WIDTH, outputs)
+        )
 
 
 def _through(prepared: Processor, network: Any, x: Tensor) -> Tensor:

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-import torch
-from torch import nn
-
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
+from hansa.lazy import nn, torch
 from hansa.task import ClientInputs, Model, Network, build, fitted
 
 CLIENT = "client:"

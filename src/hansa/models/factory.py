@@ -6,10 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
-
 from hansa.errors import HansaError, require
 from hansa.io.trust import EVERYBODY, imported, is_import_path
+from hansa.lazy import nn
 
 
 def check_path(owner: str, path: str) -> None:

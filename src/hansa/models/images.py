@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from hansa.data.dataset import Array
 from hansa.errors import require
+from hansa.lazy import F, Tensor, torch
 
 BILINEAR = 2  # Pillow's number, which preprocessor files also use
 MODES = {0: "nearest-exact", BILINEAR: "bilinear", 3: "bicubic"}  # torch's names of the filters that it has
@@ -30,16 +29,22 @@ def resize(images: Array, height: int, width: int, resample: int = BILINEAR) -> 
     """Resize every image (antialiased where it shrinks), always with three colours."""
     from PIL import Image
 
-    if images.ndim == 4 and images.shape[-1] == 1:
-        images = images[..., 0]
-    colour = (Image.fromarray(image).convert("RGB") for image in images)
+    images = images[..., None] if images.ndim == 3 else images
+    images = np.repeat(images, 3, axis=-1) if images.shape[-1] == 1 else images
+    if images.shape[1:3] == (height, width):
+        return images
     filter_ = Image.Resampling(resample)
-    return np.stack([np.asarray(image.resize((width, height), filter_)) for image in colour])
+
+    def resized(image: Array) -> Array:
+        return np.asarray(Image.fromarray(image).resize((width, height), filter_))
+
+    with ThreadPoolExecutor() as pool:  # Pillow lets go of the interpreter meanwhile
+        return np.stack(list(pool.map(resized, images)))
 
 
-def to_tensor(images: Array) -> Tensor:
-    """Return images × 3 × height × width, float32, pixel values unchanged."""
-    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, -1, 1))).float()
+def to_tensor(images: Array, device: str | torch.device) -> Tensor:
+    """Return images × 3 × height × width on a device, float32, pixel values unchanged."""
+    return torch.from_numpy(np.ascontiguousarray(images)).to(device).movedim(-1, 1).float()
 
 
 def resize_tensor(x: Tensor, height: int, width: int, resample: int = BILINEAR) -> Tensor:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from torch import nn
-
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
+from hansa.lazy import nn
+from hansa.models import networks
 from hansa.models.dense import MLP
-from hansa.models.split import Split
 from hansa.task import Model
 
 
@@ -40,7 +39,7 @@ class Latent:
         features = nn.Sequential(
             encoder.get_submodule("features"), nn.Flatten(), nn.Linear(last.in_features, self.width)
         )
-        return Split(features, self._head(outputs))
+        return networks.Split(features, self._head(outputs))
 
     def _head(self, outputs: int) -> nn.Module:
         if not self.hidden:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-import torch
-from torch import Tensor, nn
-
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
+from hansa.lazy import Tensor, nn, torch
 from hansa.models.dense import MLP
 from hansa.task import Model
 from hansa.tree import Tree

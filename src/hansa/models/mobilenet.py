@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
 from hansa.errors import require
-from hansa.models.split import Split, image_shape
+from hansa.lazy import nn
+from hansa.models import networks
+from hansa.models.split import image_shape
 
 # Table 2 of Sandler et al. 2018: expansion t, channels c, repeats n, stride s.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-
-
-class _Residual(nn.Module):
-    def __init__(self, path: nn.Module) -> None:
-        super().__init__()
-        self.path = path
-
-    def forward(self, x: Tensor) -> Tensor:
-        changed: Tensor = self.path(x)
-        return x + changed
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int, groups: int, *, active: bool) -> list[nn.Module]:
@@ -40,7 +30,7 @@ def _bottleneck(inputs: int, outputs: int, expansion: int, stride: int) -> nn.Mo
         *_convolution(inner, inner, 3, stride, inner, active=True),
         *_convolution(inner, outputs, 1, 1, 1, active=False),
     )
-    return _Residual(path) if stride == 1 and inputs == outputs else path
+    return networks.Skip(path) if stride == 1 and inputs == outputs else path
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,7 @@ class MobileNetV2:
                 before = self._scaled(size)
         last = max(1280, self._scaled(1280))
         layers += [*_convolution(before, last, 1, 1, 1, active=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        return Split(nn.Sequential(*layers), nn.Linear(last, outputs))
+        return networks.Split(nn.Sequential(*layers), nn.Linear(last, outputs))
 
     def _scaled(self, channels: int) -> int:
         """Return the nearest multiple of 8, never more than a tenth below what was asked."""

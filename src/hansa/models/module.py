@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import torch
-from torch import Tensor, nn
-
 from hansa.errors import HansaError
 from hansa.io.trust import ImportPath
+from hansa.lazy import Tensor, nn, torch
+from hansa.models import networks
 from hansa.models.factory import check_path, make
-from hansa.models.split import Split
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Module:
         self._check(whole.eval(), module.eval(), input_shape, outputs)
         return module.train()
 
-    def _cut(self, module: nn.Module) -> Split:
+    def _cut(self, module: nn.Module) -> nn.Module:
         parent, _, name = self.head.rpartition(".")
         try:
             head = module.get_submodule(self.head)
@@ -50,7 +48,7 @@ class Module:
                 f"The module '{self.path}' has no layer '{self.head}' to be its head. Its layers: {layers}."
             )
         setattr(module.get_submodule(parent), name, nn.Identity())
-        return Split(module, head)
+        return networks.Split(module, head)
 
     def _check(self, whole: nn.Module, module: nn.Module, input_shape: tuple[int, ...], outputs: int) -> None:
         x, expected = self._probe(whole, input_shape)

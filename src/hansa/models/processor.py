@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.nn.functional as F
-from torch import Tensor
 
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
+from hansa.lazy import F, Tensor, torch
 from hansa.models.images import BILINEAR, MODES, channel_constants, resize, resize_tensor, to_tensor
 
 Size = tuple[int, int]
@@ -55,10 +54,10 @@ class Processor:
             std=tuple(settings["image_std"]) if normalise else cls.std,
         )
 
-    def __call__(self, images: Array) -> Tensor:
-        """Return images × 3 × height × width, as the encoder wants them."""
+    def __call__(self, images: Array, device: str | torch.device = "cpu") -> Tensor:
+        """Return images × 3 × height × width on a device, as the encoder wants them; bytes travel there, not floats."""
         height, width = self._target(images.shape[1], images.shape[2])
-        pixels = to_tensor(_centre(resize(images, height, width, self.resample), self.crop)) * self.factor
+        pixels = to_tensor(_centre(resize(images, height, width, self.resample), self.crop), device) * self.factor
         return self._normalised(pixels)
 
     def tensors(self, x: Tensor) -> Tensor:

@@ -7,30 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor, nn
-
 from hansa.errors import require
 from hansa.io.registry import Piece
+from hansa.lazy import nn, torch
+from hansa.models import networks
 from hansa.models.dense import Linear
-from hansa.models.split import Split
-from hansa.ridge import RandomFeatures
 from hansa.task import Model
-
-
-class Lift(nn.Module):
-    """`Ω(z) = √(2/D)·cos(ωᵀz/σ + u)`; ω and u come from a seed everyone knows, σ is a leaf that a phase may set."""
-
-    def __init__(self, inputs: int, dimension: int, sigma: float, seed: int):
-        super().__init__()
-        self.features = RandomFeatures(inputs, dimension, 1.0, seed)
-        self.sigma: Tensor
-        self.register_buffer("sigma", torch.tensor(float(sigma)))
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Return the mapped features."""
-        mapped: Tensor = self.features(z / self.sigma)
-        return mapped
 
 
 @dataclass(frozen=True)
@@ -55,7 +37,7 @@ class RandomFeaturesModel:
         """Build the inner model's features, the map, and a new head."""
 
         def lift(inputs: int) -> nn.Module:
-            return Lift(inputs, self.dimension, self.sigma, self.seed)
+            return networks.Lift(inputs, self.dimension, self.sigma, self.seed)
 
         return on_top(self.inner, input_shape, outputs, lift, self.dimension)
 
@@ -70,4 +52,4 @@ def on_top(
     features = nn.Sequential()
     features.add_module("base", base)
     features.add_module("lift", lift(inputs))
-    return Split(features, nn.Linear(dimension, outputs))
+    return networks.Split(features, nn.Linear(dimension, outputs))

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
 from hansa.io.cache import digest_files
-from hansa.models.backbone import Backbone, Norm, apart, check_recomputed, recomputed, shared_copy, with_norm
+from hansa.lazy import Tensor, nn, torch
+from hansa.models import networks
+from hansa.models.backbone import Norm, apart, check_recomputed, recomputed, shared_copy, with_norm
 from hansa.models.processor import Processor
-from hansa.models.split import Split, image_shape
+from hansa.models.split import image_shape
 
 Pooling = Literal["auto", "cls", "mean", "pooler"]
 FILES = (
@@ -81,9 +81,9 @@ class TransformersModel:
         with torch.no_grad(), apart():
             kind = torch.float32 if reads_images(network) else torch.long
             width = features.eval()(torch.ones((1, *input_shape), dtype=kind)).shape[1]
-        return Split(features, nn.Linear(width, outputs)).train()
+        return networks.Split(features, nn.Linear(width, outputs)).train()
 
-    def _images(self, network: Any, input_shape: tuple[int, ...]) -> Backbone:
+    def _images(self, network: Any, input_shape: tuple[int, ...]) -> nn.Module:
         image_shape(self, input_shape, smallest=1, channels=(1, 3))
         prepared = Processor.read(self._folder())
         prepared.check_tensors(f"The encoder '{self.path}'")
@@ -93,9 +93,9 @@ class TransformersModel:
         def through(network: Any, x: Tensor) -> Tensor:
             return image_vectors(network, prepared.tensors(x), self.pooling, self.path)
 
-        return Backbone(network, through)
+        return networks.Backbone(network, through)
 
-    def _texts(self, network: Any, input_shape: tuple[int, ...]) -> Backbone:
+    def _texts(self, network: Any, input_shape: tuple[int, ...]) -> nn.Module:
         padding, says = self._padding(network), f"The encoder '{self.path}' reads texts as token numbers"
         require(len(input_shape) == 1, f"{says}. Got samples of shape {input_shape}; choose another model.")
 
@@ -103,7 +103,7 @@ class TransformersModel:
             mask = (x != padding).long()
             return text_vectors(network, {"input_ids": x, "attention_mask": mask}, self.pooling, self.path)
 
-        return Backbone(network, through)
+        return networks.Backbone(network, through)
 
     def _padding(self, network: Any) -> int:
         found: int | None = network.config.pad_token_id

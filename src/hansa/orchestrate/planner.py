@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
-from torch import Tensor
+from hansa.lazy import Tensor
 
 Chain = tuple[str, ...]
 

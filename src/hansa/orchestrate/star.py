@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from hansa.errors import require
+from hansa.lazy import torch
 from hansa.orchestrate.planner import Chain, Scale, Simple
 from hansa.seeds import generator
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 
 from hansa.errors import HansaError, require
+from hansa.lazy import torch
 from hansa.orchestrate.dissimilarity import Array, MetricName
 from hansa.orchestrate.grouping import CLIENTS, CLUSTERS, GroupingName, Limits, group
 from hansa.orchestrate.planner import Chain, Orchestration, Roster

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from hansa.channels.channel import Channel, Compression
 from hansa.channels.secure_sum import SecureSum
 from hansa.contract import Algorithm
 from hansa.errors import Problems
+from hansa.lazy import torch
 from hansa.models.dense import Linear
 from hansa.payload import Role
 from hansa.running.experiment import Phase

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import hansa
 from hansa.data.federation import Federation
 from hansa.errors import HansaError, did_you_mean
 from hansa.io.cache import digest
 from hansa.io.codec import to_table
+from hansa.lazy import torch
 from hansa.plan.schema import Plan
 from hansa.results.tracking import flatten
 from hansa.task import fingerprint_of

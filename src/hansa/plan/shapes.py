@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import torch
-
 from hansa.contract import Algorithm
 from hansa.engines.upload_check import UploadCheck, made_up
+from hansa.lazy import torch
 from hansa.payload import Update, set_apart
 from hansa.running.experiment import Phase
 from hansa.task import ClientInputs, Column, Model, Network, Task, fitted, follows_clients

@@ -1,6 +1,6 @@
-"""A sweep: every combination of some settings is run for several seeds, and validation samples choose among them.
+"""A sweep: combinations of some settings are run for several seeds, and validation samples choose among them.
 
-A grid runs all candidates in full.  Successive halving (Jamieson and Talwalkar, 2016) runs all of them for a few
+A grid runs all of them in full.  Successive halving (Jamieson and Talwalkar, 2016) runs all of them for a few
 rounds, keeps the best third by validation, gives them three times the rounds, and so on until one is left.  Whatever
 chooses never sees test samples; the test metrics of the one that is chosen are read when all is chosen.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hansa.errors import HansaError, Problems, require
 from hansa.io.trust import TrustLike
-from hansa.plan.assemble import check_phases
+from hansa.plan.checks import check_phases
 from hansa.plan.files import read_plan, write_plan
 from hansa.plan.schema import PhasePlan, Plan
 from hansa.results.columns import Column, ordered
@@ -99,6 +99,11 @@ class Result:
         return Spread.of(self.values)
 
     @property
+    def loss(self) -> float:
+        """The mean, with a sign that makes less of it better."""
+        return -self.spread.mean if self.column.facts.higher else self.spread.mean
+
+    @property
     def whole(self) -> bool:
         """Whether no run diverged."""
         return len(self.values) == self.seeds
@@ -124,16 +129,22 @@ def candidates(
     require("seed" not in keys, "A sweep has its seeds from --seeds: leave 'seed' out of what is tried.")
     found, problems = [], []
     for number, values in enumerate(itertools.product(*(one.values for one in axes))):
-        settings = dict(zip(keys, values, strict=True))
         try:
-            plan = read_plan(source, [*changes, *(f"{key}={value}" for key, value in settings.items())], trust=trust)
-            check_phases(plan)
-            found.append(Candidate(number, settings, _title(settings), plan))
+            found.append(candidate(number, dict(zip(keys, values, strict=True)), source, changes, trust=trust))
         except HansaError as error:
             problems += str(error).splitlines()
     if problems:
         raise Problems(dict.fromkeys(problems))
     return found
+
+
+def candidate(
+    number: int, settings: Mapping[str, str], source: str | Path, changes: Sequence[str], *, trust: TrustLike = False
+) -> Candidate:
+    """Return one combination, once its plan is read and checked."""
+    plan = read_plan(source, [*changes, *(f"{key}={value}" for key, value in settings.items())], trust=trust)
+    check_phases(plan)
+    return Candidate(number, settings, _title(settings), plan)
 
 
 def _title(settings: Mapping[str, str]) -> str:
@@ -207,7 +218,6 @@ def ranked(results: Mapping[int, Result | None]) -> list[int]:
         found = results[number]
         if found is None:
             return True, math.inf, number
-        mean = found.spread.mean
-        return not found.whole, -mean if found.column.facts.higher else mean, number
+        return not found.whole, found.loss, number
 
     return sorted(results, key=key)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from hansa.lazy import Tensor, torch
 from hansa.metrics.facts import TABLE
 from hansa.metrics.suite import is_sum
 from hansa.results.summary import Record, phase_summary

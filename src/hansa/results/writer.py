@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from hansa import __version__
 from hansa.data.federation import Federation
@@ -25,6 +24,7 @@ from hansa.io import wire
 from hansa.io.codec import to_table
 from hansa.io.files import remove_left_overs, replacing, sync, write_whole
 from hansa.io.store import DiskStore, Store, checkpoint_of
+from hansa.lazy import torch
 from hansa.metrics.suite import Suite
 from hansa.results.columns import recorded
 from hansa.results.exhibits import phase_exhibits

@@ -6,9 +6,7 @@ are added in float64.  Only the upper triangle is computed, in eight panels: 9/1
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from torch.nn.functional import embedding_bag
+from hansa.lazy import F, Tensor, torch
 
 PANELS = 8
 SMALLEST_PANEL = 128
@@ -31,7 +29,7 @@ def add_class_sums(moment: Tensor, counts: Tensor, z: Tensor, y: Tensor) -> None
         return
     ordered, order = y.long().sort(stable=True)
     present, sizes = torch.unique_consecutive(ordered, return_counts=True)
-    sums = embedding_bag(order, z.contiguous(), sizes.cumsum(0) - sizes, mode="sum")
+    sums = F.embedding_bag(order, z.contiguous(), sizes.cumsum(0) - sizes, mode="sum")
     moment.T.index_add_(0, present, sums.to(moment.dtype))
     counts.index_add_(0, present, sizes.to(counts.dtype))
 

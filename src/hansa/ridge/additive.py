@@ -10,10 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.ridge.accumulate import block_rows, mirror
 from hansa.ridge.inputs import Array, Block, FeatureMap, cut
 from hansa.ridge.solve import System
@@ -149,4 +147,4 @@ class AdditiveStatistics(ABC):
 
 def place_of(features: Array, device: torch.device | str | None) -> torch.device | str | None:
     """Return the device asked for, else that of the features."""
-    return features.device if device is None and isinstance(features, Tensor) else device
+    return features.device if device is None and isinstance(features, torch.Tensor) else device

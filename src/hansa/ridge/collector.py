@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
-import torch
-
 from hansa.errors import require
 from hansa.io.store import DiskStore, MemoryStore, Store, fingerprint
+from hansa.lazy import torch
 from hansa.ridge import RegressionStatistics, RidgeStatistics
 from hansa.ridge.additive import AdditiveStatistics
 from hansa.tree import Tree, is_finite

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.ridge.inputs import Array, as_features
 from hansa.ridge.statistics import RidgeStatistics
 from hansa.seeds import generator

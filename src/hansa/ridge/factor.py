@@ -8,10 +8,8 @@ do not add up as sums do, so masks that cancel in a sum cannot hide them.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.ridge.wire import check_dtype, check_finite, check_numbers, present_classes, spread
 from hansa.tree import Tree
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hansa.errors import HansaError, require
+from hansa.lazy import Tensor, torch
 
 Array = np.ndarray[Any, np.dtype[Any]] | Tensor
 Block = tuple[Tensor, Tensor]
@@ -30,7 +29,7 @@ class FeatureMap(Protocol):
 
 def as_tensor(array: Array) -> Tensor:
     """Return a tensor, without a copy where torch can share the memory."""
-    if isinstance(array, Tensor):
+    if isinstance(array, torch.Tensor):
         return array.detach() if array.requires_grad else array
     array = np.asarray(array)
     require(array.dtype.kind in "fiub", f"Features and labels must be numbers. Got an array of {array.dtype}.")
@@ -66,7 +65,7 @@ def check_matrix(features: Array, dimension: int | None) -> int:
 
 def as_targets(targets: Array, rows: int, columns: int | None) -> Array:
     """Return real targets as an n × t matrix, where a vector is one target; refuse any other shape."""
-    matrix = targets if isinstance(targets, Tensor) else np.asarray(targets)
+    matrix = targets if isinstance(targets, torch.Tensor) else np.asarray(targets)
     matrix = matrix[:, None] if matrix.ndim == 1 else matrix
     shape = _shape(matrix)
     fits = len(shape) == 2 and shape[0] == rows and shape[1] >= 1 and columns in (None, shape[1])

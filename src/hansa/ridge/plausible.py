@@ -10,9 +10,7 @@ would cost as much as solving.  Rounding on the wire is allowed for.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
+from hansa.lazy import Tensor, torch
 from hansa.ridge.regression import RegressionStatistics
 from hansa.ridge.statistics import RidgeStatistics
 

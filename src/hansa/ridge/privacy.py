@@ -22,12 +22,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.channels.accounting import Release, Trust, Unit, noise_multiplier
 from hansa.channels.noise import Noise, gaussian
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.ridge.inputs import Array, as_features
 from hansa.ridge.solve import decomposed
 from hansa.ridge.statistics import RidgeStatistics

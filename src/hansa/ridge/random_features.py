@@ -7,10 +7,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.ridge.inputs import Array, as_features
 from hansa.seeds import numpy_generator
 

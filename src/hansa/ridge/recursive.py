@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.errors import HansaError, require
+from hansa.lazy import Tensor, torch
 from hansa.ridge.inputs import Array, as_features, check_shapes
 from hansa.ridge.solve import Normalize, balance, check_lambda, check_settings, factorise
 from hansa.ridge.statistics import RidgeStatistics

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.ridge import wire
 from hansa.ridge.accumulate import add_products, block_rows
 from hansa.ridge.additive import AdditiveStatistics, place_of
@@ -164,8 +163,9 @@ class RegressionStatistics(AdditiveStatistics):
         constant = torch.where(errors <= rounding, 1.0, 0.0).to(spread)
         return torch.where(spread > rounding, 1 - errors / torch.where(spread > rounding, spread, 1.0), constant)
 
-    def pack(self, dtype: torch.dtype = torch.float64) -> Tree:
-        """Return the wire form: upper triangle of A and b in `dtype`, the short vectors in float64."""
+    def pack(self, dtype: torch.dtype | None = None) -> Tree:
+        """Return the wire form: upper triangle of A and b in `dtype` (float64), the short vectors in float64."""
+        dtype = dtype or torch.float64
         wire.check_dtype(dtype)
         short = {name: leaf for name, leaf in self.leaves().items() if name not in ("gram", "moment")}
         tree = {"gram": wire.triangle(self.gram, dtype), "moment": self.moment.to(dtype), **short}
@@ -179,15 +179,15 @@ class RegressionStatistics(AdditiveStatistics):
         gram = wire.square(tree["gram"], len(tree["total"]))
         return cls(**{name: leaf.to(torch.float64, copy=True) for name, leaf in {**tree, "gram": gram}.items()})
 
-    def nbytes(self, dtype: torch.dtype = torch.float64) -> int:
+    def nbytes(self, dtype: torch.dtype | None = None) -> int:
         """Count the bytes of the wire form's numbers."""
-        return nbytes(blank(self.dimension, self.num_targets, dtype))
+        return nbytes(blank(self.dimension, self.num_targets, dtype or torch.float64))
 
-    def wire_error(self, dtype: torch.dtype = torch.float64) -> float:
-        """Return the relative error (Frobenius norm, the larger of A's and b's) that travelling in `dtype` costs."""
-        return wire.rounding(self.gram, self.moment, dtype)
+    def wire_error(self, dtype: torch.dtype | None = None) -> float:
+        """Return the relative error (Frobenius norm, the larger of A's and b's) of travelling in `dtype` (float64)."""
+        return wire.rounding(self.gram, self.moment, dtype or torch.float64)
 
-    def save(self, path: Path | str, dtype: torch.dtype = torch.float64) -> None:
+    def save(self, path: Path | str, dtype: torch.dtype | None = None) -> None:
         """Write the wire form as a safetensors file, whole or not at all."""
         wire.save(Path(path), self.pack(dtype), FORMAT, self.num_targets)
 

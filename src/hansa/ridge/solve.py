@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.ridge.inputs import Array, as_features
 
 Normalize = Literal["column", "gamma", "none"]

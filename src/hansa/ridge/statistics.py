@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.ridge import factor, wire
 from hansa.ridge.accumulate import add_class_sums, add_products, block_rows
 from hansa.ridge.additive import AdditiveStatistics, place_of
@@ -176,38 +175,38 @@ class RidgeStatistics(AdditiveStatistics):
         """Select the λ whose (not normalised) classifier has least squared error on held-out clients' statistics."""
         return select_lambda(self, held_out, lams, intercept)
 
-    def pack(self, dtype: torch.dtype = torch.float32) -> Tree:
+    def pack(self, dtype: torch.dtype | None = None) -> Tree:
         """Return the wire form: upper triangle of A, b's columns of the classes present, their numbers and counts."""
-        return wire.pack(self.gram, self.moment, self.counts, dtype)
+        return wire.pack(self.gram, self.moment, self.counts, dtype or torch.float32)
 
     @classmethod
     def unpack(cls, tree: Tree, num_classes: int) -> RidgeStatistics:
         """Invert `pack`; refuse what is misshapen or not finite."""
         return cls(*wire.unpack(tree, num_classes))
 
-    def pack_factor(self, dtype: torch.dtype = torch.float32) -> Tree:
+    def pack_factor(self, dtype: torch.dtype | None = None) -> Tree:
         """Return a wire form with as many rows as there are samples, at most d: smaller where these are fewer than d.
 
         For the statistics of samples only; what noise was added to, or a difference, has no such factor.
         """
-        return factor.pack(self.gram, self.moment, self.counts, dtype)
+        return factor.pack(self.gram, self.moment, self.counts, dtype or torch.float32)
 
     @classmethod
     def unpack_factor(cls, tree: Tree, num_classes: int) -> RidgeStatistics:
         """Invert `pack_factor`, up to rounding; refuse what is misshapen or not finite."""
         return cls(*factor.unpack(tree, num_classes))
 
-    def nbytes(self, dtype: torch.dtype = torch.float32) -> int:
+    def nbytes(self, dtype: torch.dtype | None = None) -> int:
         """Count the bytes of the wire form's numbers."""
-        return nbytes(wire.blank(self.dimension, wire.present(self.moment, self.counts), dtype))
+        return nbytes(wire.blank(self.dimension, wire.present(self.moment, self.counts), dtype or torch.float32))
 
-    def wire_error(self, dtype: torch.dtype = torch.float32) -> float:
-        """Return the relative error (Frobenius norm, the larger of A's and b's) that travelling in `dtype` costs."""
-        return wire.rounding(self.gram, self.moment, dtype)
+    def wire_error(self, dtype: torch.dtype | None = None) -> float:
+        """Return the relative error (Frobenius norm, the larger of A's and b's) of travelling in `dtype` (float32)."""
+        return wire.rounding(self.gram, self.moment, dtype or torch.float32)
 
-    def save(self, path: Path | str, dtype: torch.dtype = torch.float64) -> None:
-        """Write the wire form as a safetensors file, whole or not at all."""
-        wire.save(Path(path), self.pack(dtype), FORMAT, self.num_classes)
+    def save(self, path: Path | str, dtype: torch.dtype | None = None) -> None:
+        """Write the wire form, in float64 unless told otherwise, as a safetensors file: whole or not at all."""
+        wire.save(Path(path), self.pack(dtype or torch.float64), FORMAT, self.num_classes)
 
     @classmethod
     def load(cls, path: Path | str) -> RidgeStatistics:

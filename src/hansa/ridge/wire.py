@@ -11,11 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from hansa.errors import HansaError, require
 from hansa.io.files import replacing
+from hansa.lazy import Tensor, torch
 from hansa.ridge.accumulate import mirror
 from hansa.tree import Tree, is_finite
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from hansa.data.dataset import Array
 from hansa.data.federation import Client
 from hansa.engines.session import NUMBERS
 from hansa.io import wire
+from hansa.lazy import torch
 from hansa.orchestrate.planner import without
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import COUNTS

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hansa.data.dataset import Array
 from hansa.data.federation import has_samples, pooled_test
 from hansa.engines.session import EngineSession, EvaluationRequest
 from hansa.io import wire
+from hansa.lazy import Tensor, torch
 from hansa.metrics.suite import OBSERVED, Forward, evaluate_outputs, fold, is_sum, outputs, stack_rows, tables_of
 from hansa.running.phase_run import PhaseRun
 from hansa.task import ClientData

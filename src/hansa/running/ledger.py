@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from hansa.data.dataset import Array
 from hansa.engines.session import CohortReply, Reply
+from hansa.lazy import torch
 from hansa.tree import Tree
 
 COUNTS = ("visits", "bytes_up", "bytes_down", "bytes_evaluate")

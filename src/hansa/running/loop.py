@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-import torch
-
 from hansa.engines.secure import secured
 from hansa.engines.session import EngineSession, Lane
 from hansa.io.registry import name_of
 from hansa.io.store import Store
+from hansa.lazy import torch
 from hansa.metrics.exhibits import packed
 from hansa.metrics.facts import CHAIN
 from hansa.orchestrate.clock import Timeline

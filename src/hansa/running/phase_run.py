@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from hansa.channels.secure_sum import SecureSum
 from hansa.contract import Algorithm
 from hansa.data.federation import Client
@@ -18,6 +16,7 @@ from hansa.engines.session import PhaseContext
 from hansa.errors import require
 from hansa.io import wire
 from hansa.io.store import Store
+from hansa.lazy import torch
 from hansa.orchestrate.clock import Paces, Timeline
 from hansa.orchestrate.planner import Orchestration, Planner, Roster
 from hansa.payload import Update

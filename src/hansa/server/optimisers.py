@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree, add, combine, nest, scale, zeros_like
 
 

@@ -9,10 +9,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import Tensor, torch
 
 COLUMNS = 2**16  # sorted at once: a sort needs three times the memory of what it sorts
 

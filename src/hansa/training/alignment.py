@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import torch
-from torch import Tensor
-
 from hansa.io.registry import Piece
+from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, Task
 from hansa.training import distances
 from hansa.training.objectives import Objective, mean_of, usual

@@ -6,11 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 from hansa.errors import require
+from hansa.lazy import F, Tensor, torch
 from hansa.task import Task
 
 

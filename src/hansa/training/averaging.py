@@ -6,8 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-import torch
-
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.server.optimisers import ServerOptimiser
 from hansa.task import ClientData, Task

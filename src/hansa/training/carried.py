@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import torch
-
 from hansa.channels.channel import Channel, Compression
 from hansa.channels.secure_sum import SecureSum
 from hansa.contract import Algorithm
 from hansa.io.registry import Piece
+from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.seeds import generator
 from hansa.task import ClientData, Task

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from hansa.lazy import Tensor, nn, torch
 
 
 def channels_last(x: Tensor) -> Tensor:

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from hansa.lazy import F, Tensor, torch
 
 Denominator = Literal["all", "negatives"]  # with the positive among the candidates, or without it
 Direction = Literal["samples", "prototypes"]  # which of the two looks for its like among the others

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
-from torch import Tensor
-
+from hansa.lazy import Tensor
 from hansa.tree import Tree, nest, pick, scale, subtract
 
 

@@ -6,8 +6,7 @@ side by side.  Where samples have a `share`, those of share 0 are not there.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from hansa.lazy import Tensor, torch
 
 GAMMAS = tuple(10.0**power for power in range(-4, 3))  # of the seven kernels exp(−γ·‖x − z‖²)
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
-
+from hansa.lazy import Tensor, nn
 from hansa.training.layers import plain
 from hansa.tree import Tree
 

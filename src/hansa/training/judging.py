@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-
+from hansa.lazy import F, torch
 from hansa.task import ClientData, Task
 from hansa.tree import Tree
 

@@ -6,14 +6,11 @@ import functools
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
-
 from hansa.errors import require
+from hansa.lazy import nn
 from hansa.task import Task
 
 PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
-NORMALISATION = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: all batch and instance norms
 Patterns = str | tuple[str, ...]  # `head`, `features.3.*`, `["features", "!features.0.*"]`
 FROZEN = "frozen_"  # what the names of leaves begin with, after the last dot, that no pattern chooses: they never move
 
@@ -44,7 +41,8 @@ def personal_leaves(task: Task, keep: Patterns) -> set[str]:
     """Return the leaves that stay on the client: parts, patterns, or all normalisation layers (`norm`, by type)."""
     names, kept = tuple(task.params()), set[str]()
     if keep == "norm":
-        layers = {name for name, layer in task.module.named_modules() if isinstance(layer, NORMALISATION)}
+        norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)  # the first: batch, instance
+        layers = {name for name, layer in task.module.named_modules() if isinstance(layer, norms)}
         kept = {name for name in names if name.rpartition(".")[0] in layers}
     else:
         kept = set(select(names, keep))

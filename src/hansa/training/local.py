@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
-import torch
-from torch import Tensor
-
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
+from hansa.lazy import Tensor, torch
 from hansa.seeds import seed_for
 from hansa.task import ClientData, Task
 from hansa.training import optimisers

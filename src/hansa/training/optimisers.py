@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-from torch.optim.adam import adam as fused
-
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree
 
 Optimiser = Literal["sgd", "adam", "adamw"]
@@ -59,16 +56,18 @@ def adam(
     One pass over the numbers, where the formula line by line takes ten: a large layer's time is that of its memory.  On
     the way `decay·w` is added to the gradient.
     """
+    from torch.optim.adam import adam as fused
+
     if steps.ndim:  # stacked clients that have not all stepped equally often
         for place, own in enumerate(steps):
-            one, two, three, four = ([leaf[place] for leaf in leaves] for leaves in (weights, gradients, first, second))
-            adam(one, two, three, four, own, rate, betas, epsilon, decay)
+            w, g, m, v = ([leaf[place] for leaf in leaves] for leaves in (weights, gradients, first, second))
+            adam(w, g, m, v, own, rate, betas, epsilon, decay)
         return
     fitting = [_laid_out(slope, like) for slope, like in zip(gradients, weights, strict=True)]
     before = [(steps - 1).float() for _ in weights]  # it counts by itself, each of them
     settings: Any = {"lr": rate, "beta1": betas[0], "beta2": betas[1], "eps": epsilon, "weight_decay": decay}
-    leaves = list(weights), fitting, list(first), list(second)
-    fused(*leaves, [], before, fused=True, amsgrad=False, maximize=False, **settings)
+    settings |= {"fused": True, "amsgrad": False, "maximize": False}
+    fused([*weights], fitting, [*first], [*second], [], before, **settings)
 
 
 def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
+from hansa.lazy import F, Tensor, torch
 from hansa.task import Task
 from hansa.training.contrast import (
     Denominator,

@@ -11,9 +11,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import replace
 
-import torch
-
 from hansa.contract import Algorithm
+from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.seeds import seed_for
 from hansa.task import ClientData, Task

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
+from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Scale
-from hansa.data.pictures import stack
+from hansa.data.lazy import Inputs
 from hansa.data.sources.files import existing
 from hansa.data.targets import KINDS, Kind
 from hansa.errors import HansaError, did_you_mean, require
+
+
+class Encoded(Sequence[object]):
+    """The pictures of a column as they are stored: bytes, or files of them."""
+
+    def __init__(self, split: Any, column: str):
+        import datasets
+
+        self.rows, self.column = split.cast_column(column, datasets.Image(decode=False)), column
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        stored = self.rows[place][self.column]
+        return Path(stored["path"]) if stored["bytes"] is None else stored["bytes"]
 
 
 @dataclass(frozen=True)
@@ -81,13 +100,13 @@ class HuggingFace:
         require(missing is None, f"The column '{name}' of '{self.path}' has no value in row {missing}.")
         return np.asarray(values)
 
-    def _inputs(self, split: Any) -> Array:
+    def _inputs(self, split: Any) -> Inputs:
         column = self._column(split, self.input)
         if _is_text(split, column):
             texts = [str(text) for text in split[column]]
             return np.asarray(texts) if self.length is None else _bytes(texts, self.length)
         if type(split.features[column]).__name__ == "Image":
-            return stack(split[column], self.size, f"'{self.path}'")
+            return stack(Encoded(split, column), self.size, f"'{self.path}'")
         try:
             return np.asarray(split.with_format("numpy")[column][:])
         except ValueError as error:

@@ -8,10 +8,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Dataset, Scale
-from hansa.data.pictures import stack
 from hansa.data.sources.files import existing
 from hansa.errors import HansaError, require
 

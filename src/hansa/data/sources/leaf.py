@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Samples, Scale
 from hansa.data.labels import require_two_classes
-from hansa.data.pictures import stack
+from hansa.data.lazy import Inputs
 from hansa.data.sources.files import existing, several
 from hansa.data.targets import Classes
 from hansa.errors import HansaError, require
@@ -66,7 +67,7 @@ class Leaf:
         require(good, f"The 'column' of Leaf is {self.column}, and samples of '{self.path}' are no such lists.")
         return sample[self.column]
 
-    def _inputs(self, x: Sequence[Any]) -> Array:
+    def _inputs(self, x: Sequence[Any]) -> Inputs:
         if self.root is not None:
             folder = existing(self.root, "image folder")
             files = [folder / str(name) for name in x]

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Scale
 from hansa.data.labels import of_text
-from hansa.data.pictures import stack
+from hansa.data.lazy import Inputs
 from hansa.data.sources.files import existing, existing_file
 from hansa.errors import HansaError, did_you_mean, require
 
@@ -84,7 +85,7 @@ class Manifest:
         )
         return (says,) if rest else ()
 
-    def _samples(self, table: Table, names: Mapping[str, str]) -> tuple[Array, Array, Array | None]:
+    def _samples(self, table: Table, names: Mapping[str, str]) -> tuple[Inputs, Array, Array | None]:
         y = of_text(self._column(table, "label", self.label))
         root = existing(self.root, "image folder") if self.root is not None else Path(self.path).expanduser().parent
         images = [root / names.get(one, one) for one in self._images(table)]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Scale
 from hansa.data.labels import require_two_classes
-from hansa.data.pictures import stack
+from hansa.data.lazy import Inputs, rows_of
 from hansa.data.sources.files import existing_file
 from hansa.data.targets import KINDS, Classes, Kind
 from hansa.errors import HansaError, did_you_mean, require
@@ -50,6 +51,20 @@ class Archive(Mapping[str, Array]):
         found = self.first(*names)
         if found is None:
             raise HansaError(f"'{self.path}' has no array '{names[0]}'.{did_you_mean(names[0], self)}")
+        return found
+
+
+class Packed(Sequence[bytes]):
+    """Encoded images one after the other in an array of bytes, which may be mapped."""
+
+    def __init__(self, blob: Array, bounds: Array):
+        self.blob, self.bounds = blob, bounds
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, place: Any) -> Any:
+        found: bytes = self.blob[self.bounds[place] : self.bounds[place + 1]].tobytes()
         return found
 
 
@@ -103,7 +118,7 @@ class Npz:
             time=archive.first("time", "time_train"),
         )
 
-    def _inputs(self, archive: Archive) -> Array:
+    def _inputs(self, archive: Archive) -> Inputs:
         if "blob" not in archive or "offsets" not in archive:
             return archive.need("x", "x_train")
         blob, bounds = archive["blob"], archive["offsets"]
@@ -111,8 +126,7 @@ class Npz:
         good = good and int(bounds[0]) >= 0 and bool((bounds[1:] >= bounds[:-1]).all()) and int(bounds[-1]) <= len(blob)
         says = f"The 'offsets' of '{self.path}' must be n + 1 whole numbers, rising positions in the bytes of 'blob'"
         require(good, f"{says}. Got {bounds.dtype} of shape {bounds.shape}.")
-        packed = [blob[start:end].tobytes() for start, end in itertools.pairwise(bounds)]
-        return stack(packed, self.size, f"'{self.path}'")
+        return stack(Packed(blob, bounds), self.size, f"'{self.path}'")
 
     def _clients(self, archive: Archive) -> tuple[Array | None, Array | None]:
         wanted = CLIENT_ARRAYS if self.client is None else (self.client,)
@@ -154,7 +168,7 @@ class Npz:
         return [str(name) for name in names]
 
     def _masked(
-        self, x: Array, y: Array, test: Array, client: Array | None, domain: Array | None, names: list[str] | None
+        self, x: Inputs, y: Array, test: Array, client: Array | None, domain: Array | None, names: list[str] | None
     ) -> Dataset:
         """Split one array of all samples by a mask of those for testing."""
         for name, values in (("x", x), ("y", y), ("client", client), ("domain", domain)):
@@ -170,10 +184,10 @@ class Npz:
         if names is None:
             require_two_classes(every.train.y[~test], every.target, "The training data")
         return dataset_from_arrays(
-            every.train.x[~test],
+            rows_of(every.train.x, ~test),
             every.train.y[~test],
             None if client is None else client[~test],
-            every.train.x[test],
+            rows_of(every.train.x, test),
             every.train.y[test],
             None if client is None else client[test],
             None if domain is None else domain[~test],

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from hansa.engines.kernels.lazy_sum import dense_tree
+from hansa.lazy import F, Tensor, torch
 from hansa.task import ClientData
 from hansa.training.local import Trained, Turn, train
 from hansa.tree import Tree
@@ -96,7 +94,7 @@ class Cohort:
     def labels(self, device: torch.device) -> Tensor | None:
         """Return the clients' own classes (clients × classes); None where all classes are everyone's."""
         labels = [turn.task.labels for turn in self.turns]
-        return None if labels[0] is None else torch.stack(cast(list[Tensor], labels)).to(device)
+        return None if labels[0] is None else torch.stack(cast(list[torch.Tensor], labels)).to(device)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

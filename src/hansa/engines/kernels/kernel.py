@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Protocol
 
-import torch
-
 from hansa.engines.kernels.cohort import Cohort
+from hansa.lazy import torch
 from hansa.task import Task
 from hansa.training.local import Trained, Turn
 from hansa.tree import Tree

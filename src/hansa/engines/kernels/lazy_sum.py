@@ -12,9 +12,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-import torch
-from torch import Tensor
-
+from hansa.lazy import Tensor, torch
 from hansa.tree import Tree, is_finite
 
 Terms = dict[int, tuple[float, Any]]  # by the identity of a tensor or a delta: its coefficient and itself
@@ -60,13 +58,13 @@ class LazySum:
         every: Terms = {id(start): (1.0, start)}
         for coefficient, term in terms:
             _accumulate(every, coefficient, term)
-        return cast(Tensor, cls(start.shape, start.dtype, every))
+        return cast(torch.Tensor, cls(start.shape, start.dtype, every))
 
     @classmethod
     def only(cls, deltas: Deltas, place: int, like: Tensor) -> Tensor:
         """Return one client's row of what many computed together, by itself."""
         delta = Delta(deltas, place)
-        return cast(Tensor, cls(like.shape, like.dtype, {id(delta): (1.0, delta)}))
+        return cast(torch.Tensor, cls(like.shape, like.dtype, {id(delta): (1.0, delta)}))
 
     def tensor(self) -> Tensor:
         """Return the leaf itself."""
@@ -217,11 +215,11 @@ def _moved(deltas: Deltas, coefficients: dict[int, float]) -> Tensor:
 def _number(value: Any) -> float | None:
     if isinstance(value, (int, float)):
         return float(value)
-    return float(value) if isinstance(value, Tensor) and value.ndim == 0 else None
+    return float(value) if isinstance(value, torch.Tensor) and value.ndim == 0 else None
 
 
 def _fits(left: Any, right: Any) -> bool:
-    leaves = isinstance(left, (LazySum, Tensor)) and isinstance(right, (LazySum, Tensor))
+    leaves = isinstance(left, (LazySum, torch.Tensor)) and isinstance(right, (LazySum, torch.Tensor))
     return leaves and left.shape == right.shape and left.dtype == right.dtype
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
 from hansa.engines.kernels.cohort import Cohort
 from hansa.engines.kernels.recordings import Recordings
+from hansa.lazy import Tensor, torch
 from hansa.task import Task
 from hansa.training.local import Trained, Turn
 from hansa.tree import Tree

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
 from hansa.engines.kernels.cohort import steps_of
+from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, parts_of
 from hansa.training.channels_last import channels_last
 from hansa.training.directions import PLAIN

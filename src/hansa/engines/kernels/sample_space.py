@@ -17,11 +17,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from hansa.engines.kernels.cohort import Cohort, Padded, batches_of, bundles, groups, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum, dense_tree
+from hansa.lazy import Tensor, nn, torch
 from hansa.task import Task, only
 from hansa.training.directions import PLAIN
 from hansa.training.layers import plain

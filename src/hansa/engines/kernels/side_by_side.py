@@ -10,20 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import vmap
-
+from hansa.lazy import F, Tensor, nn, torch
 from hansa.task import Task
 from hansa.tree import Tree
 
-ACTIVATIONS = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Tanh, nn.Identity)
-SPATIAL = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 FEW = (
     4  # channels of pictures, at which a GPU takes five times as long for gradients of grouped filters as for products
 )
-Layer = tuple[str, nn.Module]
+Layer = tuple[str, "nn.Module"]
 
 
 def outputs(task: Task, shared: Tree, each: Tree, x: Tensor) -> Tensor:
@@ -42,7 +36,7 @@ def outputs(task: Task, shared: Tree, each: Tree, x: Tensor) -> Tensor:
     def one(params: Tree, samples: Tensor) -> Tensor:
         return task.network({**shared, **params}, samples)
 
-    out: Tensor = vmap(one)(each, x)
+    out: Tensor = torch.func.vmap(one)(each, x)
     return out
 
 
@@ -55,9 +49,11 @@ def known_layers(module: nn.Module) -> tuple[Layer, ...] | None:
     found = [layer for name in ("features", "head") for layer in _layers(name, children[name])]
     kinds = [type(layer) for _, layer in found]
     flat = kinds.index(nn.Flatten) if nn.Flatten in kinds else 0
-    first = all(kind in (*ACTIVATIONS, *SPATIAL) for kind in kinds[:flat])
+    activations = (nn.ReLU, nn.LeakyReLU, nn.GELU, nn.Tanh, nn.Identity)
+    spatial = (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+    first = all(kind in (*activations, *spatial) for kind in kinds[:flat])
     first &= all(layer.padding_mode == "zeros" for _, layer in found if isinstance(layer, nn.Conv2d))
-    then = all(kind in (*ACTIVATIONS, nn.Linear, nn.Flatten) for kind in kinds[flat:])
+    then = all(kind in (*activations, nn.Linear, nn.Flatten) for kind in kinds[flat:])
     return tuple(found) if first and then else None
 
 

@@ -10,15 +10,11 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch.func import vmap
-
 from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import Cohort, Padded, bundles, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
 from hansa.engines.kernels.widths import differ, narrowed, network_of, widened
+from hansa.lazy import F, Tensor, torch
 from hansa.task import Task, only
 from hansa.training.layers import plain
 from hansa.training.local import Stepper, Trained, Turn
@@ -222,7 +218,7 @@ class _Stack:
     def _measure(self, gradients: Tree, samples: Tensor, count: int) -> None:
         """Add a batch's gradients to the means, by its share of the client's samples; zero where a client is done."""
         whole = self.samples.there[:count].sum(1, dtype=self.task.number_format)
-        share, padded = samples / whole, dict[str, Tensor]()
+        share, padded = samples / whole, dict[str, torch.Tensor]()
         for key, slope in gradients.items():
             part = slope * share.reshape(-1, *(1,) * (slope.ndim - 1))
             padded[key] = torch.cat([part, part.new_zeros(len(self.bundle) - count, *part.shape[1:])])
@@ -267,7 +263,7 @@ class _Stack:
             task = replace(self.task, labels=own_labels["labels"]) if own_labels else self.task
             return self.objective.loss(task, {**shared, **params}, {**common, **own_given}, x, y, share)
 
-        total: Tensor = vmap(one)(each, given, labels, x, y, share).sum()
+        total: Tensor = torch.func.vmap(one)(each, given, labels, x, y, share).sum()
         return total
 
     def _logits(self, shared: Tree, each: Tree, x: Tensor, count: int) -> Tensor:

@@ -10,12 +10,10 @@ import functools
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-import torch.nn.functional as F
-from torch import nn
-
 from hansa.engines.kernels.cohort import Cohort
 from hansa.engines.kernels.lazy_sum import dense
 from hansa.engines.kernels.side_by_side import known_layers
+from hansa.lazy import F, nn
 from hansa.task import Task
 from hansa.training.local import Trained, Turn
 from hansa.tree import Tree

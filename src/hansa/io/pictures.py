@@ -1,24 +1,18 @@
-"""Encoded images to one array of pixels."""
+"""One encoded image to an array of pixels."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hansa.data.dataset import Array
 from hansa.errors import HansaError, require
-from hansa.io.cache import default_cache, digest, read_array, write_array
-from hansa.io.memory import require_memory
 
-KEPT_FROM = 1000  # images; fewer are decoded in no time
-KEPT_BYTES = 4 * 2**30  # of pixels; more would fill a disk unasked
+Array = np.ndarray[Any, np.dtype[Any]]
 PIXELS = 89_478_485  # of one image at most; Pillow warns from there on, as a small file may unpack to any size
 UNKNOWN_RANGE = {"I": "signed or 32-bit whole numbers", "F": "floating-point numbers"}
 FORMATS = ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "PPM", "JPEG2000")  # none of them a program, as EPS is
@@ -104,61 +98,3 @@ def _eight_bits(opened: Any) -> Array:
     grey = np.asarray(opened, dtype=np.uint32)
     scaled: Array = ((np.minimum(grey, highest) * 510 + highest) // (2 * highest)).astype(np.uint8)
     return 255 - scaled if tags.get(262) == 0 else scaled
-
-
-def stack(images: Sequence[Path | bytes | object], size: int | None, where: Sequence[str] | str) -> Array:
-    """Return many images as N × H × W × 3.
-
-    The pixels of many encoded images are kept in the cache under a name made of all that they depend on (the images'
-    own bytes, the size, the decoder), so that the next run need not decode them to find their features.
-    """
-    require(len(images) > 0, "There are no images to read.")
-    if len(images) < KEPT_FROM or not all(isinstance(image, (Path, bytes)) for image in images):
-        return _decode(images, size, where)
-    file = default_cache() / "pixels" / f"{_name(images, size)}.safetensors"
-    found = read_array(file, "pixels")
-    if found is None:
-        found = _decode(images, size, where)
-        with suppress(OSError, HansaError):  # a cache that cannot be written costs the next run time, and nothing else
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if found.nbytes <= KEPT_BYTES:
-                write_array(file, "pixels", found)
-    return found
-
-
-def _name(images: Sequence[Path | bytes | object], size: int | None) -> str:
-    """Return a name for the pixels of encoded images."""
-    import PIL
-
-    content = hashlib.blake2b(digest_size=16)
-    for image in images:
-        encoded = image.read_bytes() if isinstance(image, Path) else image
-        assert isinstance(encoded, bytes)
-        content.update(len(encoded).to_bytes(8, "little") + encoded)
-    return digest("2: RGB, bilinear", PIL.__version__, str(size), content.hexdigest())
-
-
-def _decode(images: Sequence[Path | bytes | object], size: int | None, where: Sequence[str] | str) -> Array:
-    """Decode many images as N × H × W × 3, with a progress bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import track
-
-    def place(number: int) -> str:
-        return f"{where} (image {number})" if isinstance(where, str) else where[number]
-
-    first = pixels(images[0], size, place(0))
-    require_memory(len(images) * first.nbytes, f"{len(images)} images of {place(0)}'s size", "set a smaller 'size'")
-    array = np.empty((len(images), *first.shape), dtype=np.uint8)
-    console = Console(stderr=True)
-    for number in track(
-        range(len(images)), "Reading images", console=console, transient=True, disable=not console.is_terminal
-    ):
-        pixel = pixels(images[number], size, place(number))
-        require(
-            pixel.shape == first.shape,
-            f"{place(number)} is {pixel.shape[1]}×{pixel.shape[0]} pixels and "
-            f"{place(0)} is {first.shape[1]}×{first.shape[0]}; "
-            "set 'size' to bring all images to one size.",
-        )
-        array[number] = pixel
-    return array
