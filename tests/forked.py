@@ -6,6 +6,7 @@ start by themselves too is tried where starting is the point: by `started_worker
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
@@ -22,6 +23,21 @@ from pathlib import Path
 from typing import Any
 
 Done = subprocess.CompletedProcess[str]
+# What a run imports; nothing is computed with it before a fork, since threads do not outlive one.
+IMPORTED = [
+    "torch",
+    "sklearn.datasets",
+    "pyarrow.parquet",
+    "pandas",
+    "hansa.api",
+    "hansa.cli.commands",
+    "hansa.cli.console",
+    "hansa.cli.live",
+    "hansa.engines.vectorised",
+    "hansa.engines.worker",
+    "hansa.plan.assemble",
+    "hansa.results.writer",
+]
 # Without the current folder in the path, as the installed script has it.
 START = [sys.executable, "-P", "-c"]
 SERVE = f"""
@@ -123,19 +139,9 @@ def _server() -> socket.socket:
 
 def serve(line: int) -> None:
     """Fork for every order until the line is closed."""
-    # What a run imports; nothing is computed here, since threads do not outlive a fork.
-    import sklearn.datasets  # noqa: F401
-
-    import hansa.cli.commands
-    import hansa.engines.vectorised
-    import hansa.engines.worker
-    import hansa.io.flops
-    import hansa.plan.assemble  # noqa: F401
-    from hansa import lazy
-    from hansa.models import networks
-
-    assert lazy.torch.Tensor and lazy.nn.Module and lazy.F.relu and networks.Split  # looked at, and so imported
-
+    for name in IMPORTED:
+        with suppress(ImportError):  # pandas need not be there
+            importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # parents of orders end unheard
     orders = socket.socket(fileno=line)
     while True:

@@ -6,6 +6,7 @@ nothing is near to it or far from it.  All functions are written so that `torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from hansa.lazy import F, Tensor, torch
@@ -48,14 +49,14 @@ def prototype_contrast(
     whose class has no prototype, or which finds nobody in P or A, has the loss 0.
     """
     sets = prototypes if prototypes.ndim == 3 else prototypes[None]
-    losses, finds = set_contrasts(z, y, sets.transpose(0, 1), temperature, denominator, direction, there)
+    losses, finds = set_contrasts(z, y, [sets], temperature, denominator, direction, there)
     return (losses * shares(finds, losses.dtype)).sum(0)
 
 
 def set_contrasts(
     z: Tensor,
     y: Tensor,
-    sets: Tensor,
+    parts: Sequence[Tensor],
     temperature: float,
     denominator: Denominator,
     direction: Direction,
@@ -63,14 +64,19 @@ def set_contrasts(
 ) -> tuple[Tensor, Tensor]:
     """Return the losses for every set of prototypes, sets × samples, and whether there is something to contrast.
 
-    Here classes come first, C × m × k: sums over classes then go through memory in its order.
+    Sets may come in several tensors, m × C × k each: to copy them together would cost as much as a product.
     """
-    known = torch.linalg.vector_norm(sets, dim=-1) > 0
-    near = (sets.flatten(0, 1) @ (z.T / temperature)).view(*known.shape, len(z))  # classes × sets × samples
+    near = _classes_first([part @ (z.T / temperature) for part in parts])
+    known = _classes_first([torch.linalg.vector_norm(part, dim=-1) for part in parts]) > 0
     if direction == "samples":
         return _among_prototypes(near, y, known, denominator)
     losses, finds = among_samples(near[y].transpose(0, 1), y, denominator, there)
     return losses, finds & known[y].T
+
+
+def _classes_first(parts: Sequence[Tensor]) -> Tensor:
+    """Return what there is for sets × classes as classes × sets: sums over classes then go along memory."""
+    return torch.cat([part.transpose(0, 1) for part in parts], 1)
 
 
 def shares(finds: Tensor, numbers: torch.dtype) -> Tensor:

@@ -54,12 +54,12 @@ class PrototypeContrast(Objective):
         z = unit(embedded(task, params, x))
         if self.direction == "prototypes":
             z, y, share = torch.cat([z, z]), torch.cat([y, y]), None if share is None else torch.cat([share, share]) / 2
-        sets = [given["global"][:, None]] if self.global_term else []
+        sets = [given["global"][None]] if self.global_term else []
         first = len(sets)
-        sets += [padded_bank(given).transpose(0, 1)] if given.keys() - {"global"} else []
+        sets += [padded_bank(given)] if given.keys() - {"global"} else []
         there = None if share is None else share > 0
         how = self.temperature, self.denominator, self.direction
-        losses, finds = set_contrasts(z, y, torch.cat(sets, 1), *how, there)  # both terms in one go
+        losses, finds = set_contrasts(z, y, sets, *how, there)  # both terms in one go
         counts = torch.cat([shares(term, losses.dtype) for term in finds.tensor_split([first])])
         return mean_of((losses * counts).sum(0), share)
 
