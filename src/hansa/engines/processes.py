@@ -239,13 +239,14 @@ class ProcessSession(AtHand, Counted):
 
     def _replace(self, worker: Worker) -> None:
         """Put a new process in the place of one that ended or must end; without room for one, others have its work."""
-        worker.kill()
+        worker.connection.kill()  # which may make the room
         place = self.workers.index(worker)
         try:
             self.workers[place] = Worker(self.context, self.connect)
         except NoRoom as error:
             require(len(self.workers) > 1, f"The last worker was lost, and there is no other: the run stops. {error}")
             del self.workers[place]
+        worker.kill()
         self.holder = {client: one for client, one in self.holder.items() if one is not worker}
 
     def _lost(
