@@ -18,13 +18,13 @@ from napping import Napping
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.engines import framing
-from hansa.engines.connection import search_path
 from hansa.engines.errands import describe, describe_suite
 from hansa.engines.processes import Processes
 from hansa.engines.remote import own_code
 from hansa.engines.worker import serve
 from hansa.errors import HansaError
 from hansa.io import wire
+from hansa.io.search_path import search_path
 from hansa.metrics.suite import default_suite
 from hansa.models.dense import Linear
 

@@ -14,6 +14,7 @@ from hansa.engines import framing
 from hansa.engines.errands import Message
 from hansa.engines.framing import Frame
 from hansa.engines.signals import held_back
+from hansa.io.search_path import search_path
 
 # A step of training asks for the same memory again and again.  Given back to the system, every page of it costs anew;
 # so a process keeps what it has, in large pages.  Where the C library knows nothing of this, nothing happens.
@@ -52,14 +53,6 @@ class Connection(Protocol):
     def ended(self) -> str:
         """Return what is known of its end."""
         ...
-
-
-def search_path() -> str:
-    """Return where this process finds modules, for one that shall find the same and nothing else.
-
-    Of itself a new process would also look in the current folder, which may be anybody's.
-    """
-    return os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
 
 
 class ProcessConnection:

@@ -25,6 +25,7 @@ import numpy as np
 
 from hansa.errors import HansaError, require
 from hansa.io.pictures import Array, pixels
+from hansa.io.search_path import search_path
 
 FEW = 32  # pictures that are decoded sooner than a process is started
 PIECE = 16  # pictures of a request
@@ -87,7 +88,7 @@ class Decoder:
     def __init__(self) -> None:
         command = [sys.executable, "-P", "-m", "hansa.io.decoding"]
         few = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # nor their memory
-        env = {**os.environ, **few, "PYTHONPATH": os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)}
+        env = {**os.environ, **few, "PYTHONPATH": search_path()}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self.requests = cast(BinaryIO, self.process.stdin)
         self.answers = cast(io.BufferedReader, self.process.stdout)
