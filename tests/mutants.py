@@ -80,9 +80,9 @@ MUTANTS = (
     ),
     Mutant(
         "an extractor's columns stand in another extractor's place",
-        "features/extract.py",
-        "whole[:, end - chunk.shape[1] : end] for whole in found",
-        "whole[:, : chunk.shape[1]] for whole in found",
+        "features/blocks.py",
+        "found[places, end - part.shape[1] : end] = part[inside]",
+        "found[places, : part.shape[1]] = part[inside]",
         "tests/features/test_several_extractors.py",
     ),
     Mutant(
@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         "clients are tested on public samples",
         "data/federation.py",
-        "data.test.take(others(len(data.test), public))",
-        "data.test.take(np.arange(len(data.test)))",
+        "common(data.test, others(len(data.test), public))",
+        "common(data.test, np.arange(len(data.test)))",
         "tests/orchestrate",
     ),
     Mutant(
@@ -459,7 +459,7 @@ MUTANTS = (
     Mutant(
         "inputs may change before a resume",
         "data/digests.py",
-        "digest(digest_pieces([samples.x]), digest_pieces([samples.y]))",
+        "digest(digest_inputs(samples.x), digest_pieces([samples.y]))",
         "digest_pieces([samples.y])",
         "tests/data/test_digests.py",
     ),
