@@ -122,7 +122,8 @@ def test_ray_that_is_not_installed_is_asked_for(monkeypatch: pytest.MonkeyPatch)
         Ray()
 
 
-def test_a_cluster_that_does_not_answer_is_told_at_once() -> None:
+def test_a_cluster_that_does_not_answer_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster._ray(), "is_initialized", lambda: False)  # whatever a test before has joined
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(
         HansaError, match=r"No Ray cluster can be reached at '127\.0\.0\.1:9'.*start one with 'ray start"
