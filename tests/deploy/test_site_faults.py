@@ -1,8 +1,9 @@
-"""Sites as processes of their own, which are killed or slow: before, while and after they answer."""
+"""Sites as processes of their own, which are killed or slow, or whose letters and answers somebody meddles with."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -12,19 +13,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from forked import Forked
 from hansa.algorithms.scaffold import Scaffold
 from hansa.data.federation import Federation
 from hansa.deploy.flower_app import frames
 from hansa.deploy.site import read_site, site_data
-from hansa.engines import letters
+from hansa.engines import framing, letters
 from hansa.engines.carriers import Answers, Carrier
 from hansa.engines.flower import Flower
 from hansa.engines.letters import Answer, Letter
 from hansa.engines.relay import federation_of
 from hansa.engines.serial import Serial, SerialSession
 from hansa.engines.session import ClientFailed, Engine, Lane, PhaseContext, RoundServer
+from hansa.io import wire
 from hansa.io.store import MemoryStore
 from hansa.models.dense import Linear
 from hansa.orchestrate.star import Star
@@ -46,6 +49,7 @@ partition = {{ name = "iid", clients = 1 }}
 test = {{ kind = "local" }}
 """
 Fault = Callable[["Sites"], None]
+Meddle = Callable[["Sites", bytes, bytes], bytes]  # of a letter and its answer: what arrives in place of the answer
 
 
 class Sites:
@@ -57,6 +61,8 @@ class Sites:
     def __init__(self, folder: Path):
         self.folder, self.processes = folder, dict[str, Forked]()
         self.trip, self.strike = 0, dict[str, Fault]()
+        self.first = b""
+        self.meddle: Meddle = lambda sites, letter, answer: answer
 
     def start(self, site: str) -> None:
         path = self.folder / site
@@ -80,10 +86,12 @@ class Sites:
 
     def ask(self, letters: Mapping[str, bytes], patience: float) -> Answers:
         self.trip += 1
+        self.first = letters["c"] if self.trip == 1 else self.first  # which describes the phase
         for site, letter in letters.items():
-            struck = self.strike if (self.trip, site) == (2, "c") else {}
+            now = (self.trip, site) == (2, "c")
             try:
-                yield site, self._asked(site, letter, struck)
+                answer = self._asked(site, letter, self.strike if now else {})
+                yield site, self.meddle(self, letter, answer) if now else answer
             except (OSError, EOFError) as error:
                 yield site, f"{type(error).__name__}: {error}"
             if "back" in self.strike and self.processes[site].returncode is not None:
@@ -172,16 +180,67 @@ FAULTS: dict[str, tuple[dict[str, Fault], bool]] = {
 }
 
 
+def near(sites: Sites) -> Federation:
+    """The same clients, here."""
+    here = [site_data(read_site(sites.folder / site / "site.toml")) for site in SITES]
+    return Federation({name: one for held in here for name, one in held.clients.items()}, here[0].target)
+
+
 @pytest.mark.parametrize(("strike", "lost"), FAULTS.values(), ids=FAULTS)
 def test_a_site_that_is_killed_or_slow_costs_at_most_its_own_visit(
     sites: Sites, strike: dict[str, Fault], lost: bool
 ) -> None:
     """The run goes on with the bits of one in which it was away for that round; its state is where it was."""
-    sites.trip, sites.strike = 0, strike
+    sites.trip, sites.strike, sites.meddle = 0, strike, lambda sites, letter, answer: answer
     found, told = outcome(Flower(sites), sites.hello())  # type: ignore[arg-type]
-    here = [site_data(read_site(sites.folder / site / "site.toml")) for site in SITES]
-    near = Federation({name: one for held in here for name, one in held.clients.items()}, here[0].target)
-    expected, _ = outcome(Absent() if lost else Serial(), near)
+    expected, _ = outcome(Absent() if lost else Serial(), near(sites))
     assert equal(found.server, expected.server) and equal(found.ledger.tree(), expected.ledger.tree())
     assert [sorted(one["failed"]) for one in told.records] == [[], ["c"] if lost else [], []]
     assert not lost or "Its site 'c' cannot be used" in told.records[1]["failed"]["c"]
+
+
+def poisoned(change: Callable[[torch.Tensor], torch.Tensor]) -> Meddle:
+    """An answer whose upload is not what it should be."""
+
+    def meddle(sites: Sites, letter: bytes, answer: bytes) -> bytes:
+        head, (upload, *others) = framing.unpacked(answer)
+        tree, numbers = wire.unpack(upload)
+        changed = wire.parts({key: change(leaf) for key, leaf in tree.items()}, numbers)
+        return framing.packed(head, [changed, *([one] for one in others)])
+
+    return meddle
+
+
+def foreign(sites: Sites, letter: bytes, answer: bytes) -> bytes:
+    """What the site says to a task whose algorithm is not the catalogue's."""
+    head, messages = framing.unpacked(sites.first)
+    side = head["described"]["sides"][0] | {"algorithm": "os:system"}
+    changed = head | {"number": 99, "described": head["described"] | {"sides": [side]}}
+    return sites._asked("c", framing.packed(changed, [[one] for one in messages]), {})
+
+
+MEDDLING: dict[str, tuple[Meddle, str]] = {
+    "replayed": (
+        lambda sites, letter, answer: sites._asked("c", letter, {}),
+        "came before: it is not listened to twice",
+    ),
+    "truncated letter": (lambda sites, letter, answer: sites._asked("c", letter[:-5], {}), "cut off"),
+    "truncated answer": (lambda sites, letter, answer: answer[:-5], "cut off"),
+    "another's answer": (lambda sites, letter, answer: sites._asked("a", letter, {}), "is not held here|came before"),
+    "NaN": (poisoned(lambda leaf: leaf * float("nan")), "holds NaN or infinity"),
+    "wrongly shaped": (poisoned(lambda leaf: leaf.flatten()[:3]), "must have the shape"),
+    "foreign code": (foreign, "'os:system' is code outside the catalogue"),
+}
+
+
+@pytest.mark.parametrize(("meddle", "says"), MEDDLING.values(), ids=MEDDLING)
+def test_what_somebody_meddles_with_costs_one_visit_and_its_client_is_named(
+    sites: Sites, meddle: Meddle, says: str
+) -> None:
+    """Whatever arrives, the model and the states are those of a run in which the client was away for that round."""
+    sites.trip, sites.strike, sites.meddle = 0, {}, meddle
+    found, told = outcome(Flower(sites), sites.hello())  # type: ignore[arg-type]
+    expected, _ = outcome(Absent(), near(sites))
+    assert equal(found.server, expected.server)
+    assert [sorted(one["failed"]) for one in told.records] == [[], ["c"], []]
+    assert re.search(says, told.records[1]["failed"]["c"]), told.records[1]["failed"]["c"]

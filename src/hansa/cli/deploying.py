@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -54,9 +55,23 @@ def init_federation(
     """Write certificates, keys and the app, and tell what each site gets."""
     from hansa.deploy.federation import init
 
-    for own in init(folder, site, host, port):
-        print(f"Site '{own.name}': send it the folder {own}; it fills in its data and runs: hansa site serve site.toml")
+    _tell_sites(init(folder, site, host, port))
     print(f"Next: hansa deploy up {folder}")
+
+
+@deploy_app.command("add")
+def add_sites(
+    folder: Folder, site: Annotated[list[str], typer.Option(help="The name of a site; once for every site.")]
+) -> None:
+    """Add sites to a federation, whose server may run, and tell what each gets."""
+    from hansa.deploy.federation import add
+
+    _tell_sites(add(folder, site))
+
+
+def _tell_sites(folders: Sequence[Path]) -> None:
+    for own in folders:
+        print(f"Site '{own.name}': send it the folder {own}; it fills in its data and runs: hansa site serve site.toml")
 
 
 @deploy_app.command("up")
@@ -94,7 +109,7 @@ def show_federation(folder: Folder) -> None:
 
 @deploy_app.command("doctor")
 def examine_site(path: SiteToml) -> None:
-    """Tell, at a site, why it cannot take part: version, data, files, address, authority, clock or key."""
+    """Tell, at a site, why it cannot take part: version, data, files, address, TLS, clock, authority or key."""
     from hansa.deploy.doctor import examine
 
     found = list(examine(path))

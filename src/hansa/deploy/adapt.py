@@ -24,11 +24,12 @@ from hansa.engines.session import ClientFailed, perform
 from hansa.errors import HansaError, require
 from hansa.io.trust import Trust, TrustLike
 from hansa.lazy import torch
+from hansa.models.parts import fitted, follows_clients
 from hansa.plan.files import read_plan
 from hansa.results.reader import Run
 from hansa.running.phase_run import PhaseRun
 from hansa.seeds import generator, seed_for
-from hansa.task import ClientData, ClientInputs, Network, fitted, follows_clients
+from hansa.task import ClientData, ClientInputs, Network
 from hansa.tree import Tree, pick
 
 ROUNDS = 10  # local rounds, where nobody says how many
@@ -84,7 +85,10 @@ def _check_personal(run: Run, last: PhaseRun) -> None:
     """Refuse a run after which all clients have the same model: there is nothing that one could learn by itself."""
     personal = any(phase.algorithm.personal for phase in _phases(last))
     says = f"No phase of the run in '{run.path}' leaves clients with a part of the model of their own"
-    require(personal, f"{says}, so a new one uses the global model as it is: 'hansa save {run.path} OUT' writes it.")
+    # Where networks follow clients' columns there is no global one, and nobody has learnt the newcomer's.
+    follow = f"to learn: continue the run by a phase of 'local' (start.run = \"{run.path}\"), and adapt what it leaves"
+    as_is = f"so a new one uses the global model as it is: 'hansa save {run.path} OUT' writes it"
+    require(personal, f"{says} {follow}." if "encodings" in run.data else f"{says}, {as_is}.")
 
 
 def _phases(last: PhaseRun) -> list[PhaseRun]:

@@ -17,11 +17,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hansa.deploy.flower_tools import environment
-from hansa.deploy.site import Node, SiteFile, node_command, read_site, site_data, site_keys
+from hansa.deploy.site import Node, SiteFile, inputs_of, node_command, node_log, read_site, site_data, site_keys
 from hansa.errors import HansaError, require
 
 PATIENCE = 10.0  # seconds that the server is given to answer
 CLOCK = 60.0  # seconds that two clocks may differ
+OF_ANOTHER_NAME, OUT_OF_DATE = (62, 64), (9, 10)  # what OpenSSL calls these faults of a certificate
+LET_IN = "SuperNode ID"  # what a node says once the server knows it
 FLOWER = "1.41."  # the versions of Flower that are known to work
 
 
@@ -54,12 +56,13 @@ def examine(path: Path) -> Iterator[Finding]:
     steps: list[tuple[str, Callable[[], str]]] = [
         ("version", _version),
         ("site file", read),
-        ("data", lambda: site_data(file).describe() if file else ""),
+        ("data", lambda: _data(file) if file else ""),
         ("members", lambda: _members(file) if file else ""),
         ("files", of(_files)),
         ("address", of(_address)),
-        ("authority", of(_authority)),
+        ("TLS", of(_tls)),
         ("clock", of(_clock)),
+        ("authority", of(_authority)),
         ("key", of(lambda node: _key(node, Path(file.socket) if file else path))),
     ]
     for what, check in steps:
@@ -78,6 +81,13 @@ def _version() -> str:
     good = found.startswith(FLOWER)
     require(good, f"Flower {found} is installed, and {FLOWER}x is needed: pip install 'hansa[flower]'.")
     return f"Flower {found}"
+
+
+def _data(file: SiteFile) -> str:
+    held = site_data(file)
+    first = next(iter(held.inputs().values()))
+    inputs = f"; inputs {', '.join(names)}" if (names := inputs_of(first)) else ""
+    return f"{held.describe()}; a sample has the shape {list(first.shape)}{inputs}"
 
 
 def _members(file: SiteFile) -> str:
@@ -108,28 +118,26 @@ def _address(node: Node) -> str:
     return f"somebody answers at {node.superlink}"
 
 
-def _authority(node: Node) -> str:
+def _tls(node: Node) -> str:
     host, port = _split(node)
     try:
-        context = ssl.create_default_context(cafile=node.certificates)
-        with (
-            socket.create_connection((host, port), PATIENCE) as plain,
-            context.wrap_socket(plain, server_hostname=host),
-        ):
-            return "the server's certificate is of the federation's authority"
-    except ssl.SSLCertVerificationError as error:
-        says = f"The server at {node.superlink} is not the one of '{node.certificates}' ({error.verify_message})"
-        raise HansaError(f"{says}: ask for the federation's ca.crt, or see that the address is right.") from error
-    except (ssl.SSLError, OSError) as error:
-        says = f"The server at {node.superlink} does not speak TLS, or '{node.certificates}' is no certificate"
-        raise HansaError(f"{says} ({error}).") from error
+        with socket.create_connection((host, port), PATIENCE) as plain, _anybody().wrap_socket(plain):
+            return "the server speaks TLS"
+    except OSError as error:
+        says = f"The program at {node.superlink} does not speak TLS ({error})"
+        raise HansaError(f"{says}: see that the port is that of the federation's server.") from error
+
+
+def _anybody() -> ssl.SSLContext:
+    """Return a context that asks nobody for a certificate, of which a wrong clock would say that it is not valid."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _clock(node: Node) -> str:
     host, port = _split(node)
-    connection = HTTPSConnection(
-        host, port, timeout=PATIENCE, context=ssl.create_default_context(cafile=node.certificates)
-    )
+    connection = HTTPSConnection(host, port, timeout=PATIENCE, context=_anybody())
     try:
         connection.request("GET", "/")
         told = connection.getresponse().getheader("Date")
@@ -145,25 +153,73 @@ def _clock(node: Node) -> str:
     return f"the clocks differ by {abs(differ):.0f} s"
 
 
+def _authority(node: Node) -> str:
+    host, port = _split(node)
+    try:
+        context = ssl.create_default_context(cafile=node.certificates)
+    except (ssl.SSLError, OSError) as error:
+        says = f"'{node.certificates}' is no certificate ({error})"
+        raise HansaError(f"{says}: copy the folder that 'hansa deploy init' made again.") from error
+    try:
+        with (
+            socket.create_connection((host, port), PATIENCE) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return "the server's certificate is of the federation's authority"
+    except ssl.SSLCertVerificationError as error:
+        raise HansaError(_unverified(node, host, error)) from error
+    except OSError as error:
+        raise HansaError(f"The server at {node.superlink} broke off the connection ({error}): try again.") from error
+
+
+def _unverified(node: Node, host: str, error: ssl.SSLCertVerificationError) -> str:
+    """Return why a server's certificate does not hold."""
+    if error.verify_code in OF_ANOTHER_NAME:
+        says = f"The certificate of the server at {node.superlink} is not for the name '{host}'"
+        return f"{says}: in 'superlink' give the name that 'hansa deploy init' was given with --host."
+    if error.verify_code in OUT_OF_DATE:
+        says = f"The certificate of the server at {node.superlink} is not valid today ({error.verify_message})"
+        return f"{says}: its federation must be made anew by 'hansa deploy init'."
+    says = f"The server at {node.superlink} is not the one of '{node.certificates}' ({error.verify_message})"
+    return f"{says}: ask for the federation's ca.crt, or see that the address is right."
+
+
 def _key(node: Node, path: Path) -> str:
-    """Try to connect as the site's node does; where one runs already, it holds the key."""
+    """Try to connect as the site's node does; where one runs already, its own words tell whether it was let in."""
+    known = _was_let_in(node_log(path)) if _runs(node, path) else _is_let_in(node, path)
+    says = f"The server does not let this site's key, '{node.key}', in: its public half must be the one in the"
+    also = "and no other node may have the key; one that was killed counts for about a minute"
+    require(known, f"{says} folder that 'hansa deploy up' was started with, {also}.")
+    return "the server knows this site's key"
+
+
+def _runs(node: Node, path: Path) -> bool:
+    """Tell whether the node that a site started runs."""
     with suppress(OSError, ValueError):
         number = int((path.parent / "node.pid").read_text())
-        if node.key.encode() in Path(f"/proc/{number}/cmdline").read_bytes():
-            return "the site's node runs"
+        return node.key.encode() in Path(f"/proc/{number}/cmdline").read_bytes()
+    return False
+
+
+def _was_let_in(log: Path) -> bool:
+    """Tell whether a node that runs says so; it may have begun a moment ago."""
+    end = time.monotonic() + 2 * PATIENCE
+    while not (known := log.is_file() and LET_IN in log.read_text(errors="replace")) and time.monotonic() < end:
+        time.sleep(0.2)
+    return known
+
+
+def _is_let_in(node: Node, path: Path) -> bool:
     command = [*node_command(node, path), "--max-retries", "1"]
     process = subprocess.Popen(
         command, env=environment(path.parent / "flwr"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        told = _says(process, re.compile("SuperNode ID|Connection attempt failed|Failed to activate"), 3 * PATIENCE)
+        told = _says(process, re.compile(f"{LET_IN}|Connection attempt failed|Failed to activate"), 3 * PATIENCE)
     finally:
         process.terminate()
         process.wait()
-    says = f"The server does not let this site's key, '{node.key}', in: its public half must be the one in the"
-    also = "and no other node may have the key; one that was killed counts for about a minute"
-    require("ID" in told, f"{says} folder that 'hansa deploy up' was started with, {also}.")
-    return "the server knows this site's key"
+    return told == LET_IN
 
 
 def _says(process: subprocess.Popen[bytes], what: re.Pattern[str], patience: float) -> str:

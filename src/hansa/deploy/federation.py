@@ -19,7 +19,7 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 import tomli_w
 
 from hansa.deploy import certificates
-from hansa.deploy.flower_tools import environment, tool
+from hansa.deploy.flower_tools import environment, guarded, tool
 from hansa.engines.relay import SOCKET, Relay
 from hansa.errors import HansaError, require
 from hansa.io.codec import from_table, to_table
@@ -35,10 +35,12 @@ from hansa.io.files import write_whole
 from hansa.io.names import bad_name
 
 STARTING = 60.0  # seconds that Flower's programs are given to begin
+HERE = "127.0.0.1"  # which the server's certificate names too
 CONNECTION = "hansa"  # what Flower's own settings call the server
 SITE = """# What this site says of itself; see docs/howto-deploy.md.  Start it with: hansa site serve site.toml
 client = "{name}"
 # classes = ["first", "second"]   # all classes, in the order that all sites agreed on
+# inputs = ["age", "sex = f", "sex = m"]   # of a table, in that order too, as 'hansa deploy doctor' tells them
 
 [data]
 source = {{ name = "csv", path = "data.csv", label = "label" }}
@@ -65,28 +67,49 @@ def init(folder: Path, sites: Sequence[str], host: str, port: int) -> list[Path]
     """Write a federation's folder; return the folders that the sites get."""
     require(not folder.exists(), f"'{folder}' is there already: choose another folder, or remove it.")
     require(0 < port < 2**16, f"A port must be a whole number from 1 to 65535. Got {port}.")
-    plain = all(letter.isalnum() or letter in ".-_:" for letter in host) and host
-    require(bool(plain), f"The host must be a name or an address. Got '{host}'.")
+    plain = host.isascii() and all(letter.isalnum() or letter in ".-_" for letter in host) and host
+    require(bool(plain), f"The host must be a name or an IPv4 address, without a port. Got '{host}'.")
+    _require_names(sites)
+    server = folder / "server"
+    folder.mkdir(parents=True, mode=0o700)  # Flower's database below it holds what sites upload
+    server.mkdir()
+    authority = certificates.authority(server)
+    certificates.server(server, authority, host)
+    file = FederationFile(tuple(sites), host, port)
+    write_whole(folder / "federation.toml", tomli_w.dumps(to_table(file)))
+    _write_app(folder / "app")
+    _write_connection(folder, port)
+    return [_write_site(folder, file, name) for name in sites]
+
+
+def add(folder: Path, sites: Sequence[str]) -> list[Path]:
+    """Add sites to a federation, whose server may run; return the folders that they get."""
+    before = read(folder)
+    file = replace(before, sites=(*before.sites, *sites))
+    _require_names(sites)
+    _require_names(file.sites)
+    made = [_write_site(folder, file, name) for name in sites]
+    write_whole(folder / "federation.toml", tomli_w.dumps(to_table(file)))
+    if _alive(folder) is not None:  # one that does not run learns it when it starts
+        for name in sites:
+            _register(folder, name)
+    return made
+
+
+def _require_names(sites: Sequence[str]) -> None:
     require(len(sites) > 0, "A federation needs sites: name each with --site NAME.")
     for name in sites:
         require(not (why := bad_name(name)), f"A site's name is that of its folder, and {why}.")
         require(list(sites).count(name) == 1, f"Two sites are called '{name}'; give every site a name of its own.")
-    server = folder / "server"
-    server.mkdir(parents=True)
-    authority = certificates.authority(server)
-    certificates.server(server, authority, host)
-    write_whole(folder / "federation.toml", tomli_w.dumps(to_table(FederationFile(tuple(sites), host, port))))
-    _write_app(folder / "app")
-    _write_connection(folder, host, port)
-    made = []
-    for name in sites:
-        own = folder / "sites" / name
-        own.mkdir(parents=True)
-        certificates.node_key(own)
-        shutil.copy(server / "ca.crt", own / "ca.crt")
-        write_whole(own / "site.toml", SITE.format(name=name, host=host, port=port))
-        made.append(own)
-    return made
+
+
+def _write_site(folder: Path, file: FederationFile, name: str) -> Path:
+    own = folder / "sites" / name
+    own.mkdir(parents=True)
+    certificates.node_key(own)
+    shutil.copy(folder / "server" / "ca.crt", own / "ca.crt")
+    write_whole(own / "site.toml", SITE.format(name=name, host=file.host, port=file.port))
+    return own
 
 
 def _write_app(folder: Path) -> None:
@@ -111,10 +134,11 @@ def _write_app(folder: Path) -> None:
     write_whole(folder / "pyproject.toml", tomli_w.dumps(table))
 
 
-def _write_connection(folder: Path, host: str, port: int) -> None:
+def _write_connection(folder: Path, port: int) -> None:
+    """Write how commands here reach the server, whose name may mean nothing on its own side of a firewall."""
     home = folder / "server" / "flwr"
     home.mkdir()
-    told = {"address": f"{host}:{port}", "root-certificates": str((folder / "server" / "ca.crt").resolve())}
+    told = {"address": f"{HERE}:{port}", "root-certificates": str((folder / "server" / "ca.crt").resolve())}
     write_whole(home / "config.toml", tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: told}}))
 
 
@@ -132,7 +156,9 @@ def up(folder: Path) -> None:
     require(_alive(folder) is None, f"The server in '{folder}' runs already: see 'hansa deploy status {folder}'.")
     with suppress(FileNotFoundError):
         (folder / SOCKET).unlink()
-    command = [tool("flower-superlink"), "--host", _bound(file.host), "--port", str(file.port)]
+    taken = f"Another program listens at port {file.port}: stop it, or choose another --port for 'hansa deploy init'"
+    require(not _listens(file.port), f"{taken}.")
+    command = [*guarded("superlink"), "--host", _bound(file.host), "--port", str(file.port)]
     for option, name in (("certfile", "server.crt"), ("keyfile", "server.key"), ("ca-certfile", "ca.crt")):
         command += [f"--ssl-{option}", str(server / name)]
     command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
@@ -150,16 +176,21 @@ def up(folder: Path) -> None:
 def _prepare(folder: Path, file: FederationFile, process: subprocess.Popen[bytes]) -> None:
     """Tell a SuperLink that begins which keys are whose, and have it run the relay."""
     log = folder / "server" / "superlink.log"
-    _until(lambda: _listens(file.host, file.port), process, log, "listen")
+    _until(lambda: _listens(file.port), process, log, "listen")
     for name in file.sites:
-        flwr(folder, "supernode", "register", str(folder / "sites" / name / "node.key.pub"), CONNECTION, "--name", name)
+        _register(folder, name)
     flwr(folder, "run", str(folder / "app"), CONNECTION, "--run-config", f'socket="{(folder / SOCKET).resolve()}"')
     _until((folder / SOCKET).exists, process, log, "start the relay")
 
 
+def _register(folder: Path, site: str) -> None:
+    """Tell a SuperLink that runs which key is a site's."""
+    flwr(folder, "supernode", "register", str(folder / "sites" / site / "node.key.pub"), CONNECTION, "--name", site)
+
+
 def _bound(host: str) -> str:
     """Return the address to listen at: this machine alone for a loopback federation, else every one it has."""
-    return host if host in ("127.0.0.1", "localhost", "::1") else "0.0.0.0"
+    return HERE if host in (HERE, "localhost") else "0.0.0.0"
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -189,10 +220,10 @@ def _until(holds: Callable[[], bool], process: subprocess.Popen[bytes], log: Pat
         time.sleep(0.2)
 
 
-def _listens(host: str, port: int) -> bool:
+def _listens(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex((host, port)) == 0
+        return probe.connect_ex((HERE, port)) == 0
 
 
 def _alive(folder: Path) -> int | None:

@@ -26,6 +26,12 @@ def tool(name: str) -> str:
     return found
 
 
+def guarded(name: str) -> list[str]:
+    """Return the command of Flower's server or node, which hears its own account and registered keys alone."""
+    tool(f"flower-{name}")
+    return [sys.executable, "-P", "-m", "hansa.deploy.flower_guard", name]
+
+
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's programs: a home of its own, no telemetry, and its own tools found first."""
     home.mkdir(parents=True, exist_ok=True)

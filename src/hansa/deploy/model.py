@@ -35,6 +35,7 @@ from hansa.lazy import Tensor, nn, torch
 from hansa.metrics.suite import BLOCK
 from hansa.models.given import given_model
 from hansa.models.lora import merged
+from hansa.models.parts import reader_of
 from hansa.plan.assemble import Data, assemble
 from hansa.plan.files import read_plan
 from hansa.plan.schema import Plan
@@ -42,7 +43,7 @@ from hansa.results.notebook import table_html
 from hansa.results.reader import Run
 from hansa.results.writer import RunFolder
 from hansa.running.phase_run import PhaseRun, restore
-from hansa.task import Task, reader_of
+from hansa.task import Task
 from hansa.task_table import expected_shapes, task_from_table, task_to_table
 from hansa.tree import Tree
 

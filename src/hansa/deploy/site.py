@@ -5,17 +5,19 @@ It alone reads data, states and letters.  Flower's node, a process beside it, on
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -24,7 +26,7 @@ import numpy as np
 from hansa.data.dataset import Dataset, Samples
 from hansa.data.federation import Federation
 from hansa.data.targets import Classes
-from hansa.deploy.flower_tools import environment, free_port, tool
+from hansa.deploy.flower_tools import environment, free_port, guarded
 from hansa.deploy.identity import sum_keys
 from hansa.engines import framing
 from hansa.engines.letters import LARGEST
@@ -40,6 +42,7 @@ from hansa.lazy import torch
 from hansa.plan.assemble import divided
 from hansa.plan.files import anchor
 from hansa.plan.schema import DataPlan
+from hansa.task import ClientInputs
 
 SLACK = 2**16  # bytes that a frame may take beside its letter
 RETRY = 5.0  # seconds after which a node that ended is started again
@@ -60,8 +63,9 @@ class SiteFile:
     """Everything a site says of itself: its data, and where its states and its socket are.
 
     `client` names the only client of a site that has one, and `classes` are those that all sites agreed on, in their
-    order.  `trust` lists import paths of code outside the catalogue that a server may name.  `group` may open the
-    socket beside this account: that of a node which runs under an account of its own.
+    order; so are `inputs`, what the numbers of a table's row stand for, and `shape`, that of one sample.  `trust` lists
+    import paths of code outside the catalogue that a server may name.  `group` may open the socket beside this account:
+    that of a node which runs under an account of its own.
 
     `members` are the public keys of all clients by which secure sums are made, `identity` is where the site's own is;
     `fewest` clients a sum must be of, and with `secure` no upload leaves in another way.
@@ -70,6 +74,8 @@ class SiteFile:
     data: DataPlan
     client: str = ""
     classes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
     states: str = "states.sqlite"
     socket: str = "site.sock"
     group: str = ""
@@ -107,14 +113,16 @@ def read_site(path: Path) -> SiteFile:
 
 
 def site_data(file: SiteFile) -> Federation:
-    """Return the clients of a site, with labels numbered as all sites agreed."""
+    """Return the clients of a site, with labels numbered as all sites agreed, whose inputs are those agreed on."""
     federation = divided(file, _agreed(file.data.source.load(), file.classes))
-    if not file.client:
-        return federation
-    names = list(federation.clients)
-    says = f"The site file names one client, '{file.client}', and its data has {len(names)}"
-    require(len(names) == 1, f"{says}: leave out 'client', or use a partition of one.")
-    return replace(federation, clients={file.client: federation.clients[names[0]]})
+    if file.client:
+        names = list(federation.clients)
+        says = f"The site file names one client, '{file.client}', and its data has {len(names)}"
+        require(len(names) == 1, f"{says}: leave out 'client', or use a partition of one.")
+        federation = replace(federation, clients={file.client: federation.clients[names[0]]})
+    for one in federation.inputs().values():
+        _require_inputs(file, one)
+    return federation
 
 
 def site_keys(file: SiteFile, clients: Iterable[str]) -> SumKeys | None:
@@ -134,8 +142,34 @@ def _agreed(data: Dataset, classes: tuple[str, ...]) -> Dataset:
     return replace(data, train=parts[0], test=parts[1], target=Classes(classes))
 
 
-def serve(path: Path, ready: Callable[[str], None]) -> None:
-    """Answer letters until the process is asked to stop."""
+def inputs_of(one: ClientInputs) -> list[str]:
+    """Return what a client's inputs stand for, in words: `age`, `sex = f`, `age missing`."""
+    kinds = {column: f" = {column.category}" if column.category is not None else "" for column in one.columns}
+    return [f"{column.name}{kind}{' missing' if column.missing else ''}" for column, kind in kinds.items()]
+
+
+def _digest(inputs: list[str]) -> str:
+    """Return by what a server can tell whether two sites have the same inputs; empty where they are no table's."""
+    return hashlib.blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest() if inputs else ""
+
+
+def _require_inputs(file: SiteFile, one: ClientInputs) -> None:
+    """Refuse inputs that the sites did not agree on: in another order they would train the weights of other columns."""
+    says = f"Samples of client '{one.client}' have the shape {list(one.shape)}, and 'shape' in the site file says"
+    require(not file.shape or one.shape == file.shape, f"{says} {list(file.shape)}.")
+    found, agreed = inputs_of(one), list(file.inputs)
+    places = [place for place, pair in enumerate(zip_longest(found, agreed)) if pair[0] != pair[1]]
+    if agreed and places:
+        got, expected = (names[places[0]] if places[0] < len(names) else "none" for names in (found, agreed))
+        says = (
+            f"Input {places[0] + 1} of client '{one.client}' is '{got}', and 'inputs' in the site file has '{expected}'"
+        )
+        raise HansaError(f"{says}: bring the columns into that order, drop those that others lack. Got {found}.")
+
+
+def serve(path: Path, tell: Callable[[str], None]) -> None:
+    """Answer letters until the process is asked to stop; what it writes is for this account alone."""
+    os.umask(0o077)
     file = read_site(path)
     federation = site_data(file)
     keys = site_keys(file, federation.clients)
@@ -143,20 +177,21 @@ def serve(path: Path, ready: Callable[[str], None]) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(closing(DiskStore(Path(file.states))))
         held, trust = (federation.clients, store, federation.target), Trust(file.trust)
-        site = Site(*held, keys=keys, trust=trust, largest=file.largest)
+        inputs = {name: _digest(inputs_of(one)) for name, one in federation.inputs().items()}
+        site = Site(*held, inputs=inputs, keys=keys, trust=trust, largest=file.largest, tell=tell)
         listening = stack.enter_context(_listening(Path(file.socket), file.group))
         asked = stack.enter_context(_stopping())
         node = None
         if file.node is not None:
-            node = stack.enter_context(closing(NodeProcess(file.node, Path(file.socket))))
-        ready(f"{federation.describe()}. Listening at {file.socket}.")
+            node = stack.enter_context(closing(NodeProcess(file.node, Path(file.socket), tell)))
+        tell(f"{federation.describe()}. Listening at {file.socket}.")
         while not asked():
-            _answer_one(listening, site)
+            _answer_one(listening, site, tell)
             if node is not None:
                 node.look()
 
 
-def _answer_one(listening: socket.socket, site: Site) -> None:
+def _answer_one(listening: socket.socket, site: Site, tell: Callable[[str], None]) -> None:
     """Answer one letter, if one comes; whatever is wrong with whoever sent it, the site goes on."""
     try:
         asking, _ = listening.accept()
@@ -169,7 +204,7 @@ def _answer_one(listening: socket.socket, site: Site) -> None:
             require(len(messages) == 1, f"One letter is answered at a time. Got {len(messages)}.")
             framing.write(stream, {}, [[site.answer(messages[0])]])
         except (OSError, EOFError, HansaError) as error:
-            print(f"hansa: a letter was not answered: {error}", file=sys.stderr)
+            tell(f"A letter was not answered: {error}")
 
 
 @contextmanager
@@ -219,15 +254,16 @@ class NodeProcess:
     a node that ends is started again and again.
     """
 
-    def __init__(self, node: Node, path: Path):
-        self.node, self.path, self.note = node, path, path.parent / "node.pid"
+    def __init__(self, node: Node, path: Path, tell: Callable[[str], None]):
+        self.node, self.path, self.note, self.tell = node, path, path.parent / "node.pid", tell
         _end_left_over(self.note, node.key)
         self.start()
 
     def start(self) -> None:
         """Start the node, and note its process."""
-        home = environment(self.path.parent / "flwr")
-        self.process = subprocess.Popen(node_command(self.node, self.path), env=home, start_new_session=True)
+        home, command = environment(self.path.parent / "flwr"), node_command(self.node, self.path)
+        with node_log(self.path).open("wb") as log:  # of this start alone: 'doctor' looks whether it was let in
+            self.process = subprocess.Popen(command, env=home, stdout=log, stderr=log, start_new_session=True)
         self.again = time.monotonic() + RETRY
         write_whole(self.note, str(self.process.pid))
 
@@ -235,8 +271,7 @@ class NodeProcess:
         """Start the node again if it has ended."""
         code = self.process.poll()
         if code is not None and time.monotonic() > self.again:
-            told = f"hansa: Flower's node ended with {code} and is started again; 'hansa deploy doctor' may tell why."
-            print(told, file=sys.stderr, flush=True)
+            self.tell(f"Flower's node ended with {code} and is started again: 'hansa deploy doctor' tells why.")
             self.start()
 
     def close(self) -> None:
@@ -250,9 +285,14 @@ class NodeProcess:
         self.note.unlink(missing_ok=True)
 
 
+def node_log(path: Path) -> Path:
+    """Return where the node beside a site's socket writes what it says."""
+    return path.parent / "node.log"
+
+
 def node_command(node: Node, path: Path) -> list[str]:
     """Return the command of Flower's node that forwards to a site's socket."""
-    command = [tool("flower-supernode"), "--superlink", node.superlink, "--root-certificates", node.certificates]
+    command = [*guarded("supernode"), "--superlink", node.superlink, "--root-certificates", node.certificates]
     command += ["--auth-supernode-private-key", node.key, "--node-config", f'socket="{path}"']
     return [*command, "--port", str(free_port())]
 

@@ -119,6 +119,7 @@ class ClientFacts:
     validation_size: int
     input_shape: tuple[int, ...]
     integers: bool
+    inputs: str = ""  # a digest of what its inputs stand for, where they are a table's
     card: str = ""  # what others seal by in secure sums, and its signature: hexadecimal; empty where it has no key
 
 

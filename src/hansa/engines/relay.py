@@ -6,7 +6,7 @@ import json
 import socket
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,8 +51,9 @@ class SuperLink:
             except HansaError as error:
                 warnings.warn(f"Site '{site}' did not say who is there: {error}", HansaWarning, stacklevel=2)
         require(bool(known), "No site is connected: see 'hansa deploy status', and 'hansa deploy doctor' at a site.")
+        found = federation_of(known)  # what does not fit together is not remembered
         write_whole(Path(self.folder) / KNOWN, json.dumps({site: to_table(one) for site, one in known.items()}))
-        return federation_of(known)
+        return found
 
     def _known(self) -> dict[str, Answer]:
         path = Path(self.folder) / KNOWN
@@ -86,11 +87,24 @@ def federation_of(known: Mapping[str, Answer]) -> Federation:
             twice = f"Sites '{homes[facts.client][0] if facts.client in homes else ''}' and '{site}' both have a client"
             require(facts.client not in homes, f"{twice} '{facts.client}': give one another name in its site file.")
             homes[facts.client] = site, facts
+    _warn_of_inputs(homes.values())
     kinds = {facts.integers for _, facts in homes.values()}
     require(len(kinds) < 2, "Some sites hold token numbers and some real inputs: no model reads both.")
     found = {name: _client(homes[name][1]) for name in sorted(homes)}
     require(bool(found), "The connected sites have no clients.")
     return Federation(found, target_from_table(told.target or {}))
+
+
+def _warn_of_inputs(homes: Iterable[tuple[str, ClientFacts]]) -> None:
+    """Tell of sites whose tables have as many columns, and other ones, which a model of all would mix up."""
+    seen: dict[tuple[int, ...], tuple[str, ClientFacts]] = {}
+    for site, facts in homes:
+        other, first = seen.setdefault(facts.input_shape, (site, facts)) if facts.inputs else (site, facts)
+        if facts.inputs != first.inputs:
+            says = f"Sites '{other}' and '{site}' have as many columns, and other ones or in another order"
+            does = "agree on 'inputs' in their files, unless clients keep what reads their columns, as FLIC's do"
+            warnings.warn(f"{says}: {does}.", HansaWarning, stacklevel=3)
+            return
 
 
 def _client(facts: ClientFacts) -> FarClient:

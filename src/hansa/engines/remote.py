@@ -101,9 +101,8 @@ class Worker:
         self.sent.add(client)
         found = [side.stored(client) for side in self.sides]
         splits = self._splits(client) if new else {}
-        leaves = {
-            f"{name}.{key}": leaf for name, data in splits.items() for key, leaf in (("x", data.x), ("y", data.y))
-        }
+        parts = {name: {"x": data.x, "y": data.y, "w": data.w} for name, data in splits.items()}
+        leaves = {f"{name}.{key}": leaf for name, own in parts.items() for key, leaf in own.items() if leaf is not None}
         head = {
             "kind": "client",
             "client": client,

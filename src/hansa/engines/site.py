@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hansa.channels.terms import Terms
 from hansa.data.federation import Client, facts_of
@@ -31,7 +33,12 @@ from hansa.io.trust import NOBODY, Trust
 from hansa.tree import Tree
 
 NO_LABELS = Classes(())  # of a site that nobody asks
+PATHS = re.compile(r"'[^']*[/\\][^']*'")  # in a sentence, where values stand in quotes
 AHEAD = 86400.0  # seconds by which a server's clock may be ahead of a site's
+
+
+def _aside(told: str) -> None:
+    print(f"hansa: {told}", file=sys.stderr, flush=True)
 
 
 class Site:
@@ -47,12 +54,14 @@ class Site:
         store: Store,
         target: Target = NO_LABELS,
         *,
+        inputs: Mapping[str, str] | None = None,
         keys: SumKeys | None = None,
         trust: Trust = NOBODY,
         largest: int = letters.LARGEST,
+        tell: Callable[[str], None] = _aside,
     ):
-        self.clients, self.store, self.target = clients, store, target
-        self.members, self.trust, self.largest = SiteMembers(keys), trust, largest
+        self.clients, self.store, self.target, self.inputs = clients, store, target, inputs or {}
+        self.members, self.trust, self.largest, self.tell = SiteMembers(keys), trust, largest, tell
         self.phase = ""
         self.errands: Errands | None = None  # of that phase
         self.versions: dict[tuple[int, str], str] = {}  # by phase and client: the states that an errand is about
@@ -69,10 +78,20 @@ class Site:
             answer = letters.write(*self._answer(read, [wire.unpack(message)[0] for message in messages]))
             self.store.commit({"lease": read.lease, "number": read.number})
             return answer
-        except HansaError as error:
-            return letters.write(Answer(refused=sentence(error)), [])
         except Exception as error:  # a defect here must not look like silence there
-            return letters.write(Answer(refused=sentence(f"{type(error).__name__}: {error}")), [])
+            return letters.write(Answer(refused=self._told(error)), [])
+
+    def _told(self, error: Exception) -> str:
+        """Return what the server may know of an error, and tell this side the whole.
+
+        Our own sentences are about letters and pieces, but for paths.  Any other error may quote a sample.
+        """
+        met = (error.__cause__ if isinstance(error, ClientFailed) else None) or error
+        known = isinstance(met, (HansaError, ClientFailed))
+        self.tell(f"A letter was not carried out: {error if met is not error or known else repr(error)}")
+        if known:
+            return sentence(PATHS.sub("'…'", str(error)))
+        return f"{type(met).__name__}, of which the site's own log has the rest."
 
     def _admit(self, letter: Letter) -> None:
         """Refuse the letters of servers that were followed by another, and those that came before."""
@@ -103,8 +122,8 @@ class Site:
 
     def _hello(self) -> Answer:
         """Tell who is here: names, numbers of samples and what one is like; no sample and no label."""
-        told = {name: (*facts_of(one), self.members.card(name)) for name, one in self.clients.items()}
-        clients = tuple(ClientFacts(name, *facts) for name, facts in told.items())
+        told = {name: (*facts_of(one), self.inputs.get(name, "")) for name, one in self.clients.items()}
+        clients = tuple(ClientFacts(name, *facts, self.members.card(name)) for name, facts in told.items())
         return Answer(clients=clients, target=target_to_table(self.target))
 
     def _describe(self, letter: Letter, trees: Sequence[Tree]) -> None:
@@ -141,7 +160,7 @@ class Site:
                 reply = errands.visit(visit.client, int(visit.seed), visit.round, down)
                 upload = self._upload(errands, visit, letter, trees, reply)
         except ClientFailed as error:
-            return Visited(sentence(error)), []
+            return Visited(self._told(error)), []
         if reply.state:
             self.store.put(_name(visit.version), reply.state, visit.client)
         return Visited(state=bool(reply.state)), [upload]
@@ -176,7 +195,7 @@ class Site:
                 told = _message(trees, asked.message)
                 found = self.members.step(asked.client, asked.step, _terms(letter, asked.sum), told)
         except ClientFailed as error:
-            return Masked(sentence(error)), []
+            return Masked(self._told(error)), []
         return Masked(), [wire.parts(found)]
 
     def _evaluate(self, errands: Errands, asked: Evaluation, trees: Sequence[Tree]) -> tuple[Evaluated, list[Message]]:
@@ -187,7 +206,7 @@ class Site:
             sent = [_message(trees, asked.served + place) for place in range(1 + asked.public)]
             rows = errands.evaluate(head, sent)
         except (ClientFailed, ValueError) as error:
-            return Evaluated(sentence(error)), []
+            return Evaluated(self._told(error)), []
         return Evaluated(parts=len(rows)), [wire.parts(part) for part in rows]
 
 

@@ -17,9 +17,12 @@ app = ClientApp()
 def forward(message: Message, context: Context) -> Message:
     """Return the site's answer to a letter."""
     records: dict[str, Any] = dict(message.content)
-    with socket.socket(socket.AF_UNIX) as site:
-        site.connect(str(context.node_config["socket"]))
-        send(site, {}, [records["letter"]["0"].data])
-        _, (answer,) = receive(site)
+    try:
+        with socket.socket(socket.AF_UNIX) as site:
+            site.connect(str(context.node_config["socket"]))
+            send(site, {}, [records["letter"]["0"].data])
+            _, (answer,) = receive(site)
+    except (OSError, EOFError) as error:
+        raise ConnectionError("its process does not answer: see that 'hansa site serve' runs there") from error
     content: dict[str, Any] = {"letter": ArrayRecord({"0": Array("uint8", (len(answer),), "hansa.letter", answer)})}
     return Message(RecordDict(content), reply_to=message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from .frames import receive, send
 
 GLANCE = 0.1  # seconds between two looks for answers
 GLANCES = 2.0  # … and for the process that started this one
+GRACE = 10.0  # seconds that a message outlives those who wait for its answer, to whom it would look lost otherwise
+ALONE = threading.Lock()  # with which one at a time speaks to the SuperLink
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Serve one run after the other, as long as the SuperLink's side, which started this process, is there.
+    """Serve runs as long as the SuperLink's side, which started this process, is there.
 
     A ServerApp outlives a SuperLink that was killed; left alone it would answer for one that nobody hears.
     """
@@ -39,16 +42,22 @@ def main(grid: Grid, context: Context) -> None:
                 asking, _ = link.accept()
             except TimeoutError:
                 continue
-            with asking:
-                try:
-                    _serve(grid, asking)
-                except (OSError, EOFError, ValueError, KeyError) as error:
-                    print(f"hansa: a run went away: {type(error).__name__}: {error}", flush=True)
+            threading.Thread(target=_hear, args=(grid, asking), daemon=True).start()
+
+
+def _hear(grid: Grid, asking: socket.socket) -> None:
+    """Serve one who asks, while others may: who is connected can be seen during a trip that takes long."""
+    with asking:
+        try:
+            _serve(grid, asking)
+        except (OSError, EOFError, ValueError, KeyError) as error:
+            print(f"hansa: a run went away: {type(error).__name__}: {error}", flush=True)
 
 
 def _serve(grid: Grid, asking: socket.socket) -> None:
     head, letters = receive(asking)
-    nodes = {node.name: node.node_id for node in grid.get_nodes()}
+    with ALONE:
+        nodes = {node.name: node.node_id for node in grid.get_nodes()}
     if head["kind"] == "nodes":
         send(asking, {"nodes": sorted(nodes)}, [])
         return
@@ -64,10 +73,13 @@ def _ask(grid: Grid, asking: socket.socket, letters: dict[int, tuple[str, bytes]
     """Push one message to every node, and pass its answer on as soon as it is there."""
     messages = [_message(node, letter, patience) for node, (_, letter) in letters.items()]
     names = [site for site, _ in letters.values()]
-    waiting = dict(zip(grid.push_messages(messages), names, strict=True)) if messages else {}
+    with ALONE:
+        waiting = dict(zip(grid.push_messages(messages), names, strict=True)) if messages else {}
     until = time.monotonic() + patience
     while waiting and time.monotonic() < until and not _gone(asking):
-        for reply in grid.pull_messages(list(waiting)):
+        with ALONE:
+            replies = list(grid.pull_messages(list(waiting)))
+        for reply in replies:
             site = waiting.pop(reply.metadata.reply_to_message_id)
             answer = _answer(reply)
             if isinstance(answer, str):
@@ -80,7 +92,8 @@ def _ask(grid: Grid, asking: socket.socket, letters: dict[int, tuple[str, bytes]
 def _answer(reply: Message) -> bytes | str:
     """Return a node's answer, or in words why it has none: what a node sends must not end the relay for the others."""
     if reply.has_error():
-        return f"{reply.error.code}: {reply.error.reason}"
+        reason = str(reply.error.reason)  # of an app's error its class and, in quotes, what it says
+        return reason.partition(":<'")[2].removesuffix("'>") or f"{reply.error.code}: {reason}"
     try:
         records: dict[str, Any] = dict(reply.content)
         return bytes(records["letter"]["0"].data)
@@ -95,4 +108,4 @@ def _gone(asking: socket.socket) -> bool:
 
 def _message(node: int, letter: bytes, patience: float) -> Message:
     content: dict[str, Any] = {"letter": ArrayRecord({"0": Array("uint8", (len(letter),), "hansa.letter", letter)})}
-    return Message(RecordDict(content), dst_node_id=node, message_type="query", ttl=patience)
+    return Message(RecordDict(content), dst_node_id=node, message_type="query", ttl=patience + GRACE)
