@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-import select
+import selectors
 import shutil
 import subprocess
 import sys
@@ -60,6 +60,8 @@ class Browser:
         os.close(commands)
         os.close(answers)
         self._buffer, self._number, self._session = b"", 0, None
+        self._answers = selectors.DefaultSelector()  # select() alone knows no descriptor beyond 1024
+        self._answers.register(self._read, selectors.EVENT_READ)
         self.events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -80,8 +82,7 @@ class Browser:
     def _receive(self, seconds: float = 60) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0))
-            assert ready, "Chromium did not answer"
+            assert self._answers.select(max(deadline - time.monotonic(), 0)), "Chromium did not answer"
             chunk = os.read(self._read, 1 << 16)
             assert chunk, "Chromium ended"
             self._buffer += chunk
@@ -142,5 +143,6 @@ class Browser:
         except (AssertionError, OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait(20)
+        self._answers.close()
         os.close(self._read)
         os.close(self._write)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import statistics
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -320,6 +321,22 @@ def test_many_runs_are_ranked_in_a_table_and_flagged(tmp_path: Path) -> None:
     assert table.count(">data divided otherwise") == 1 and 'class="cards' not in text
 
 
+def test_a_ranking_is_by_one_metric_and_says_what_others_have_instead(tmp_path: Path) -> None:
+    """Six runs have clients' tests, one of them a global test set beside, and one has errors."""
+    runs = [(f"run-{k}", replace(FEDAVG, end=0.6 + 0.05 * k)) for k in range(6)]
+    folders = [write_run(tmp_path / name, name, [phase]) for name, phase in runs]
+    for folder in folders[1:]:
+        _change_rounds(folder, lambda line: line["metrics"].pop("test_accuracy", None))
+    folders.append(write_run(tmp_path / "errors", "errors", [REAL]))
+    text = page([Run.open(folder) for folder in folders])
+    table = text[text.index('class="ranking"') : text.index("</table>")]
+    assert ">Client accuracy, weighted<" in table and ">Test accuracy<" not in table
+    order = re.findall(r'scope="row" data-value="([^"]+)"', table)
+    assert order == ["run-5", "run-4", "run-3", "run-2", "run-1", "run-0", "errors"]
+    last = table[table.index('data-value="errors"') :]
+    assert '<td data-value="">–</td>' in last and re.search(r">Test RMSE [\d.]+<", last)
+
+
 def test_two_dozen_runs_have_colours_and_patterns_of_their_own() -> None:
     assert len({hue(place) for place in range(24)}) == 24
 
@@ -355,3 +372,36 @@ def test_many_runs_are_drawn_where_they_end(tmp_path):
     assert 3 <= len(lines) < 12 and min(abs(a - b) for a, b in itertools.combinations(lines, 2)) >= 12.9
     low = [float(y) for path in re.findall(r'd="M([^"]*)" class="line"', first) for y in re.findall(r" ([\d.]+)", path)]
     assert max(low) <= 228  # nothing below the axis
+
+
+def test_several_seeds_are_one_entry_with_mean_and_deviation(tmp_path: Path) -> None:
+    repeated = [Run.open(write_run(tmp_path / f"r-seed-{seed}", seed=seed)) for seed in (1, 2, 3)]
+    other = Run.open(write_run(tmp_path / "other", name="other", phases=(replace(FEDAVG, end=0.5),)))
+    values = [phases(run)[-1].metrics["test_accuracy"] for run in repeated]
+    told = f"{100 * statistics.fmean(values):.1f} ± {100 * statistics.stdev(values):.1f} %"
+    text = page([*repeated, other])
+    header, comparison = text[: text.index("</header>")], text[text.index("<h2>Comparison") :]
+    assert "digits, 3 seeds" in header and told in header and "seeds 1, 2, 3" in header
+    assert told in comparison and "Runs that differ in their seed alone share a row" in comparison
+    more = [Run.open(write_run(tmp_path / f"m{n}", name=f"m{n}", phases=(replace(FEDAVG, end=0.3),))) for n in range(6)]
+    ranked = page([*repeated, *more])
+    ranked = ranked[ranked.index('class="ranking"') : ranked.index("</table>")]
+    assert ranked.count("<tr") == 1 + 7 and told in ranked and "divided otherwise" not in ranked
+
+
+def test_the_best_is_one_that_others_can_be_compared_with(tmp_path: Path) -> None:
+    made = [write_run(tmp_path / f"r{n}", name=f"r{n}", phases=(replace(FEDAVG, end=0.5),)) for n in range(7)]
+    easy = write_run(tmp_path / "easy", name="easy", phases=(replace(FEDAVG, end=0.9),), data_seed=5)
+    text = page([Run.open(folder) for folder in [*made, easy]])
+    first, second = re.findall(r"<tr[^>]*>", text[text.index('class="ranking"') : text.index("</table>")])[1:3]
+    assert "best" not in first and "best" in second
+
+
+def test_the_environment_reads_as_one_types_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    engine = {"name": "auto", "phases": [{"name": "vectorised", "paths": {"stacked": 12}}]}
+    told = {"command": ["hansa", "run", "a plan.toml"], "trusted": [], "engine": engine}
+    (folder / "env.json").write_text(json.dumps(told))
+    text = Reader(page([Run.open(folder)])).text
+    assert "hansa run 'a plan.toml'" in text and "engine, phase 1" in text and "vectorised, paths stacked 12" in text
+    assert re.search(r"trusted\s*–", text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
-from run_folders import FED3R, FINETUNE, REAL, write_run
+from run_folders import FED3R, FEDAVG, FINETUNE, OWN, REAL, write_run
 
 from hansa.errors import HansaError
 from hansa.results.points import curve, points
@@ -60,8 +61,33 @@ def test_the_console_shows_errors_in_their_unit(tmp_path, capsys):
     (row,) = phases(Run.open(folder))
     assert "RMSE" in shown and "%" not in shown and "accuracy" not in shown
     assert f"30 → {row.metrics['test_rmse']:.3g}" in shown
-    show_comparison([Run.open(folder), Run.open(write_run(tmp_path / "other"))])
-    assert "RMSE / accuracy" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_column_is_one_metric_on_one_kind_of_test_set(tmp_path, capsys):
+    """A global phase tested on both sets, a personal one that clients test alone, and errors: three columns."""
+    from hansa.cli.console import show_comparison
+
+    both, real = write_run(tmp_path / "run", phases=(FEDAVG, OWN)), write_run(tmp_path / "real", phases=(REAL,))
+    lines = [json.loads(line) for line in (both / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        for told in (line.get("before", {}), line["metrics"]) if line["phase"] == 1 else ():
+            told.pop("test_accuracy", None)
+    (both / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    show_comparison([Run.open(both), Run.open(real)])
+    above, titles, _, *rows = capsys.readouterr().out.splitlines()
+    assert above.strip() == "Client accuracy,"
+    assert titles.index("Test accuracy") < titles.index("weighted") < titles.index("Test RMSE")
+    (start, own), (error,) = phases(Run.open(both)), phases(Run.open(real))
+    shown = [[cell.strip() for cell in re.split(r"  +", row)[2:5]] for row in rows]
+    assert shown == [
+        [_cell(start, "test_accuracy"), _cell(start, "client_accuracy_weighted"), "–"],
+        ["–", _cell(own, "client_accuracy_weighted"), "–"],
+        ["–", "–", f"{error.before['test_rmse']:.3g} → {error.metrics['test_rmse']:.3g}"],
+    ]
+
+
+def _cell(row, name):
+    return f"{100 * row.before[name]:.1f} → {100 * row.metrics[name]:.1f} %"
 
 
 def test_seeds_of_one_plan_share_a_row(tmp_path, capsys):
@@ -194,6 +220,8 @@ def test_runs_of_one_name_are_told_apart_by_seed_or_folder(tmp_path):
     assert labels(runs[:2]) == ["digits, seed 1", "digits, seed 2"]
     assert labels(runs) == ["digits, a", "digits, b", "digits, c"]
     assert labels([runs[0], runs[0]]) == ["digits, 1", "digits, 2"]
+    other = Run.open(write_run(tmp_path / "d", name="other"))
+    assert labels([*runs[:2], other]) == ["digits, seed 1", "digits, seed 2", "other"]
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):

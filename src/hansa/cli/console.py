@@ -13,12 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from hansa.cli.text import printable
+from hansa.results.by_class import ByClass, by_class
 from hansa.results.by_client import ByClient, by_client, few
+from hansa.results.columns import UNDEFINED, Column, column
 from hansa.results.privacy import privacy_text
-from hansa.results.reader import Run, labels
-from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text, spread_text
-from hansa.results.rows import Row, is_number, phases
-from hansa.results.spread import Spread, repetitions
+from hansa.results.reader import Run
+from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text, share_text, spread_text
+from hansa.results.rows import Row, averaged, headlines, is_number, phases
+from hansa.results.spread import Spread, group_labels, repetitions
 
 PIPED = 10_000  # characters in a line that nobody's screen cuts
 
@@ -45,12 +47,14 @@ def bare_table() -> Table:
 
 
 def show_summary(run: Run) -> None:
-    """Show a run's phases in a table; of few clients another one, with each by its name."""
+    """Show a run's phases in a table; of few clients another one, with each by its name, and of few classes too."""
     show_comparison([run])
     found = by_client(run)
     clients = few(found)
     for metric in dict.fromkeys(one.metric for one in found) if clients else ():
         show_clients(clients, [one for one in found if one.metric == metric])
+    if (classes := by_class(run)) is not None:
+        show_classes(classes)
 
 
 def show_clients(clients: Sequence[str], found: Sequence[ByClient]) -> None:
@@ -69,31 +73,43 @@ def show_clients(clients: Sequence[str], found: Sequence[ByClient]) -> None:
     show(plain(f"Worst off: {last.worst}, with {last.metric.facts.title} {value}."), wrap=False)
 
 
+def show_classes(found: ByClass) -> None:
+    """Show how many test samples of every class are recognised, what the others are taken for, and the worst class."""
+    table = bare_table()
+    table.add_column("class")
+    for title in ("test samples", "recognised", "mostly taken for"):
+        table.add_column(title, justify="left" if title.startswith("mostly") else "right", no_wrap=True)
+    for name, told in found.each.items():
+        texts = (str(told.count), share_text(told), found.mistaken.get(name, "–"))
+        table.add_row(*map(plain, (name, *texts)))
+    print()
+    show(table)
+    worst = share_text(found.each[found.worst])
+    show(plain(f"Recognised least: {found.worst}, with {worst} of its test samples."), wrap=False)
+
+
 def show_comparison(runs: Sequence[Run]) -> None:
     """Show runs and their phases in one table; metrics are those before a phase and of what it deploys in the end.
 
+    A column is one metric on one kind of test set, so phases that are evaluated otherwise have a column of their own.
     Runs of one plan that differ in their seed share a row: metrics are mean ± standard deviation, costs are means.
     """
     groups = repetitions(runs)
-    rows = [one for label, group in zip(_labels(groups), groups, strict=True) for one in _rows(label, group)]
+    rows = [one for label, group in zip(group_labels(groups), groups, strict=True) for one in _rows(label, group)]
     table = bare_table()
     for title in ("run", "phase"):
         table.add_column(title)
-    metrics = _metric_titles([row for _, same in rows for row in same])
-    for title in (metrics, "rounds", "up", "down", "FLOPs", "seconds"):
+    metrics = headlines(row for _, same in rows for row in same) or [column("metric")]  # all diverged, or none known
+    titles = [one.title.replace(", ", ",\n") for one in metrics]
+    for title in (*titles, "rounds", "up", "down", "FLOPs", "seconds"):
         table.add_column(plain(title), justify="right", no_wrap=True)
     for label, same in rows:
-        table.add_row(*map(plain, (label, same[0].title, _change(same), str(same[0].rounds), *_costs(same))))
+        told = [_change(same, one) for one in metrics]
+        table.add_row(*map(plain, (label, same[0].title, *told, str(same[0].rounds), *_costs(same))))
     show(table)
     for line in dict.fromkeys(_privacy(run, alone=len(runs) == 1) for run in runs):
         if line:
             show(plain(line), wrap=False)
-
-
-def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Name every group by its first run, and say how many seeds it has where these are several."""
-    named = zip(labels([group[0] for group in groups]), groups, strict=True)
-    return [f"{label}, {len(group)} seeds" if len(group) > 1 else label for label, group in named]
 
 
 def _rows(label: str, group: Sequence[Run]) -> list[tuple[str, tuple[Row, ...]]]:
@@ -103,9 +119,9 @@ def _rows(label: str, group: Sequence[Run]) -> list[tuple[str, tuple[Row, ...]]]
 
 def _costs(same: Sequence[Row]) -> tuple[str, ...]:
     # The column's title says FLOP, and 80 characters are few.
-    flops = flops_text(fmean(row.flops for row in same)).removesuffix("FLOP")
-    sent = (bytes_text(fmean(row.bytes_up for row in same)), bytes_text(fmean(row.bytes_down for row in same)))
-    return (*sent, flops, seconds_text(fmean(row.seconds for row in same)))
+    mean = averaged(same)
+    flops = flops_text(mean.flops).removesuffix("FLOP")
+    return bytes_text(mean.bytes_up), bytes_text(mean.bytes_down), flops, seconds_text(mean.seconds)
 
 
 def _privacy(run: Run, alone: bool) -> str:
@@ -113,23 +129,20 @@ def _privacy(run: Run, alone: bool) -> str:
     return line if alone or not line else f"{run.name}: {line}"
 
 
-def _metric_titles(rows: Sequence[Row]) -> str:
-    """Return the heading of the metrics' column: one metric, or all that head a row."""
-    found = dict.fromkeys(row.headline.column.facts.title for row in rows if row.headline)
-    return " / ".join(found) or "metric"
-
-
-def _change(same: Sequence[Row]) -> str:
-    """Return the headline before and after a phase, where the same test sets evaluated both."""
-    found = next((row.headline for row in same if row.headline), None)
-    if found is None:
-        return "diverged" if any(row.metrics for row in same) else "–"
-    shown = found.column
+def _change(same: Sequence[Row], shown: Column) -> str:
+    """Return a metric before and after a phase, where the same test sets evaluated both; a dash where neither did."""
     before, after = ([one[shown.name] for one in told if is_number(one.get(shown.name))] for told in _told(same))
+    if not after:
+        return "diverged" if any(_undefined(name, shown) for row in same for name in row.metrics) else "–"
     text = spread_text(shown, Spread.of(after))
     text = f"{text}, {len(same) - len(after)} diverged" if len(after) < len(same) else text
     text = f"{text}, loss exploded" if any(row.exploded for row in same) else text
     return f"{metric_text(shown, fmean(before)).removesuffix(' %')} → {text}" if len(before) == len(same) else text
+
+
+def _undefined(name: str, shown: Column) -> bool:
+    """Tell whether a name is that of a metric, or counts outputs without numbers on the metric's kind of test set."""
+    return name == shown.name or (name.startswith(shown.place) and name.endswith(UNDEFINED.name))
 
 
 def _told(same: Sequence[Row]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:

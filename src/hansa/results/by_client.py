@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hansa.results.columns import HEADLINE_NAMES, Column, column
 from hansa.results.reader import Run
 from hansa.results.rows import is_number, phases
-from hansa.results.spread import Spread
+from hansa.results.spread import Spread, share
 
 if TYPE_CHECKING:
     import pyarrow
@@ -37,13 +37,11 @@ class ByClient:
         return first(self.each, key=lambda client: self.each[client])
 
     def told(self, client: str) -> Spread | None:
-        """Return a client's value; of a share of samples also its standard error, √(p(1 − p)/n)."""
+        """Return a client's value; of a share of samples also its standard error."""
         if client not in self.each:
             return None
-        value = self.each[client]
-        share = self.metric.facts.name == "accuracy"
-        samples = self.samples[client]
-        return Spread(value, math.sqrt(value * (1 - value) / samples) if share else None, samples)
+        value, samples = self.each[client], self.samples[client]
+        return share(value, samples) if self.metric.facts.name == "accuracy" else Spread(value, None, samples)
 
     def gain(self, alone: ByClient, client: str) -> Spread | None:
         """Return how much better a client fares than with another run, both errors as if they were independent.

@@ -238,10 +238,15 @@ def reading(runs: Sequence[Run]) -> Iterator[None]:
 def labels(runs: Sequence[Run]) -> list[str]:
     """Name each run so as to tell it from the others: its name, with seed or folder where that is not enough."""
     named = [run.name for run in runs]
+    alike = [named.count(name) > 1 for name in named]
     seeded = [f"{run.name}, seed {run.seed}" for run in runs]
     placed = [f"{run.name}, {run.path.resolve().name}" for run in runs]
     numbered = [f"{run.name}, {number}" for number, run in enumerate(runs, start=1)]
-    return next(names for names in (named, seeded, placed, numbered) if len(set(names)) == len(runs))
+    longer = (
+        [long if same else name for long, same, name in zip(one, alike, named, strict=True)]
+        for one in (seeded, placed, numbered)
+    )
+    return next((names for names in (named, *longer) if len(set(names)) == len(runs)), numbered)
 
 
 def facts_in(runs: Sequence[Run]) -> tuple[Facts, ...]:

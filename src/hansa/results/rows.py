@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hansa.errors import require
 from hansa.results.columns import UNDEFINED, Column, column, ordered
 from hansa.results.reader import Record, Run, labels, sound
+from hansa.results.spread import Spread
 from hansa.results.summary import phase_summary
 
 SUMMARY = (
@@ -119,6 +121,31 @@ def total(rows: Sequence[Row]) -> Row:
     )
 
 
+def averaged(same: Sequence[Row]) -> Row:
+    """Return a phase of several seeds as one row: the first one's, with what they cost in the mean."""
+    up, down, s2c, c2s, c2c = (
+        round(statistics.fmean(each))
+        for each in zip(*((row.bytes_up, row.bytes_down, row.s2c, row.c2s, row.c2c) for row in same), strict=True)
+    )
+    return replace(
+        same[0],
+        bytes_up=up,
+        bytes_down=down,
+        s2c=s2c,
+        c2s=c2s,
+        c2c=c2c,
+        flops=statistics.fmean(row.flops for row in same),
+        seconds=statistics.fmean(row.seconds for row in same),
+        exploded=any(row.exploded for row in same),
+    )
+
+
+def spread_of(same: Sequence[Row], metric: str) -> Spread | None:
+    """Return a metric of a phase over the seeds that have it; None where none has."""
+    values = [row.metrics[metric] for row in same if is_number(row.metrics.get(metric))]
+    return Spread.of(values) if values else None
+
+
 def _row(run: str, phase: Record) -> Row:
     """Return a row from a phase's summary."""
     return Row(run=run, phase=str(phase["name"]), **{key: phase[key] for key in SUMMARY if key in phase})
@@ -136,6 +163,12 @@ def headline(metrics: Mapping[str, float]) -> tuple[str, float] | None:
     """
     known = [one for one in ordered(metrics) if one.facts is not UNDEFINED and is_number(metrics[one.name])]
     return (known[0].name, float(metrics[known[0].name])) if known else None
+
+
+def headlines(rows: Iterable[Row]) -> list[Column]:
+    """Return the metrics that a table of such phases has a column for: every one that heads a row."""
+    found = {row.headline.column for row in rows if row.headline}
+    return sorted(found, key=lambda one: one.order)
 
 
 def is_number(value: object) -> bool:

@@ -1,18 +1,39 @@
-"""Tables that a run was asked for, class by class: the confusion matrix, the F1 score of every class."""
+"""Class by class: how many samples of each a run recognises, and the tables that it was asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from hansa.results.by_class import FEW, ByClass, by_class
 from hansa.results.columns import PLACES
 from hansa.results.reader import Run
-from hansa.results.report.format import count_text, significant
+from hansa.results.report.format import count_text, share_text, significant
 from hansa.results.report.frame import figure
 from hansa.results.report.markup import Markup, element, join
+from hansa.results.report.tables import table
 
-MOST_CLASSES = 30
 NOTES = {"confusion": "Rows are true classes, columns predicted ones; the darker, the larger the share of its row."}
+
+
+def recognised(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
+    """Show a row per class and a column per run: the share of its test samples that is recognised in the end."""
+    found = [(label, one) for run, label in zip(runs, labels, strict=True) if (one := by_class(run)) is not None]
+    names = dict.fromkeys(name for _, one in found for name in one.each)
+    if not names:
+        return None
+    rows = [element("tr", element("th", name, scope="row"), *(_share(one, name) for _, one in found)) for name in names]
+    title, shown = "Recognised of every class", [label if len(runs) > 1 else one.phase for label, one in found]
+    note = "The worst of a column is marked. After ± is the standard error that so many test samples leave."
+    whole = table(["Class", *shown], rows, title, "named")
+    return element("div", element("h3", title), whole, element("p", note, class_="note"))
+
+
+def _share(one: ByClass, name: str) -> Markup:
+    if name not in one.each:
+        return element("td", "–")
+    told = element("small", f"of {count_text(one.each[name].count)}")
+    return element("td", share_text(one.each[name]), told, class_="worst" if one.worst == name else None)
 
 
 def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
@@ -26,7 +47,7 @@ def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
 
 
 def _tables(run: Run) -> list[tuple[str, str, Any]]:
-    fits = 0 < len(run.data.get("class_names", ())) <= MOST_CLASSES
+    fits = 0 < len(run.data.get("class_names", ())) <= FEW
     return [
         (f"{phase['phase_name']}, {_title(name)}", name, values)
         for phase in (run.tables.get("phases", ()) if fits else ())

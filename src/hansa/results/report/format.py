@@ -90,8 +90,13 @@ def spread_text(column: Column, spread: Spread) -> str:
     if spread.std is None or not math.isfinite(spread.mean):
         return metric_text(column, spread.mean)
     if column.facts.percent:
-        return f"{100 * spread.mean:.1f} ± {100 * spread.std:.1f} %"
+        return share_text(spread)
     return f"{significant(spread.mean)} ± {significant(spread.std, 2)}"
+
+
+def share_text(spread: Spread) -> str:
+    """Write a share with what it may be off by: 84.1 ± 0.6 %."""
+    return f"{100 * spread.mean:.1f} ± {100 * (spread.std or 0.0):.1f} %"
 
 
 COSTS: Mapping[str, Callable[[float], str]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Sequence
 from datetime import datetime
 from importlib.resources import files
@@ -22,14 +21,16 @@ from hansa.results.report import (
     exhibits,
     forgetting,
     groups,
+    plans,
     tables,
     timeline,
 )
 from hansa.results.report import phases as changes
-from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
+from hansa.results.report.format import bytes_text, count_text, flops_text, seconds_text, spread_text
 from hansa.results.report.markup import Child, Markup, element
 from hansa.results.report.ranking import MOST_CARDS, ranking
-from hansa.results.rows import Headline, Row, phases, total
+from hansa.results.rows import Headline, Row, averaged, phases, spread_of, total
+from hansa.results.spread import group_labels, repetitions
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 WIDE_RANGE = 5.0
@@ -41,13 +42,13 @@ def page(runs: Sequence[Run]) -> str:
     title = names[0] if len(runs) == 1 else f"{len(runs)} runs compared"
     body = element(
         "main",
-        _header(runs, names, title),
+        _header(runs, title),
         _curves(runs, names),
-        _comparison(runs, names),
+        _comparison(runs),
         _named_clients(runs, names),
+        _counts(runs, names),
         _changes(runs, names),
         _classes(runs, names),
-        _counts(runs, names),
         _costs(runs, names),
         _clients(runs, names),
         _exhibits(runs, names),
@@ -55,7 +56,7 @@ def page(runs: Sequence[Run]) -> str:
         _forgetting(runs, names),
         _attacks(runs, names),
         *_data(runs, names),
-        _plans(runs, names),
+        _section("Plan and environment", "What to repeat to get these numbers again.", plans.blocks(runs, names)),
     )
     return document(title, body)
 
@@ -94,31 +95,42 @@ def _section(title: str, lead: Child, *content: Child, **attributes: object) -> 
     return element("section", element("h2", title), about, *content, **attributes)
 
 
-def _header(runs: Sequence[Run], names: Sequence[str], title: str) -> Markup:
+def _header(runs: Sequence[Run], title: str) -> Markup:
     several = len(runs) > 1
     brand, heading = element("p", "Hansa report", class_="brand"), element("h1", title)
-    if len(runs) > MOST_CARDS:
+    together = _together(runs)
+    if len(together[0]) > MOST_CARDS:
         lead = "The best first, by the last evaluation or the round that validation chose. Press a title to sort by it."
-        return element("header", brand, heading, element("p", lead, class_="lead"), ranking(runs, names))
-    named = enumerate(zip(runs, names, strict=True))
-    cards = [_card(run, name, colour, several=several) for colour, (run, name) in named]
+        return element("header", brand, heading, element("p", lead, class_="lead"), ranking(*together))
+    named = zip(*together, strict=True)
+    cards = [_card(group, name, colour, several=several) for group, name, colour in named]
     return element("header", brand, heading, element("div", *cards, class_="cards" if several else "cards one"))
 
 
-def _card(run: Run, name: str, colour: int, *, several: bool) -> Markup:
+def _together(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str], list[int]]:
+    """Return the runs with several seeds of one plan together, their names, and the colour of each one's first run."""
+    found = repetitions(runs)
+    place = {id(run): number for number, run in enumerate(runs)}
+    return found, group_labels(found), [place[id(group[0])] for group in found]
+
+
+def _card(group: Sequence[Run], name: str, colour: int, *, several: bool) -> Markup:
     """Show what a run deploys and what it took, never its best test.  A run alone is named by the page's title."""
+    run, wholes = group[0], [total(told) for one in group if (told := phases(one))]
     rows = phases(run)
     found = rows[-1].headline if rows else None
     diverged = bool(rows and rows[-1].metrics and not found)
     about = "The model's outputs are no numbers" if diverged else "No round was evaluated yet"
     about = _about(found, rows[-1].exploded) if found else about
+    about += f"; mean ± standard deviation of {len(group)} seeds" if len(group) > 1 else ""
     about += _since(rows[-1]) if rows else ""
-    shown = element("p", metric_text(found.column, found.value) if found else "–", class_="value")
+    spread = spread_of(wholes, found.column.name) if found else None
+    shown = element("p", spread_text(found.column, spread) if found and spread else "–", class_="value")
     return element(
         "article",
         element("h3", tables.swatch(colour), name, _badge(run)) if several else _badge(run),
         element("div", shown, element("p", about, class_="about")),
-        element("div", _spent(total(rows)) if rows else None, element("p", _facts(run, rows), class_="fact")),
+        element("div", _spent(averaged(wholes)) if rows else None, element("p", _facts(group, rows), class_="fact")),
         class_=f"card c{colour % 8}",
     )
 
@@ -154,11 +166,13 @@ def _spent(whole: Row) -> Markup:
     )
 
 
-def _facts(run: Run, rows: Sequence[Row]) -> str:
+def _facts(group: Sequence[Run], rows: Sequence[Row]) -> str:
+    run = group[0]
     many = len(rows) > 1
     told = " → ".join(f"{place} {row.phase}" if many else row.phase for place, row in enumerate(rows, start=1))
     private = privacy_text(run.summary.get("privacy"))
-    return " · ".join(part for part in (told, f"seed {run.seed}", _started(run), private) if part)
+    seeds = f"seed{'s' if len(group) > 1 else ''} {', '.join(str(one.seed) for one in group)}"
+    return " · ".join(part for part in (told, seeds, _started(run), private) if part)
 
 
 def _started(run: Run) -> str:
@@ -255,12 +269,15 @@ def _legend(names: Sequence[str]) -> Markup:
     return element("div", *entries, class_="legend", role="group", aria_label="Runs; press one to bring it forward")
 
 
-def _comparison(runs: Sequence[Run], names: Sequence[str]) -> Markup:
+def _comparison(runs: Sequence[Run]) -> Markup:
     lead = "Metrics are those of each phase's last evaluation, never the best on the test set."
     if any(row.deployed is not None for run in runs for row in phases(run)):
         lead = "Metrics are those of the round that validation chose, else of the last; never the best on the test set."
     title = "Comparison" if len(runs) > 1 else "Result by phase"
-    return _section(title, lead, tables.comparison_table(runs, names))
+    together = _together(runs)
+    if len(together[0]) < len(runs):
+        lead += " Runs that differ in their seed alone share a row: mean ± standard deviation, and mean costs."
+    return _section(title, lead, tables.comparison_table(*together))
 
 
 def _named_clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
@@ -294,7 +311,10 @@ def _classes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
 
 
 def _counts(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
-    return _panels("Class by class", None, counts.section(runs, names))
+    drawn = counts.section(runs, names)
+    told = counts.recognised(runs, names)
+    panels = element("div", drawn, class_="panels") if drawn else None
+    return _section("Class by class", None, told, panels) if drawn or told else None
 
 
 def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
@@ -367,24 +387,3 @@ def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
         )
         for alike in shared.values()
     ]
-
-
-def _plans(runs: Sequence[Run], names: Sequence[str]) -> Markup:
-    blocks = []
-    for run, name in zip(runs, names, strict=True):
-        plan = element("pre", element("code", run.plan_text.strip()), tabindex="0")
-        known = tables.listing([(key, _plain(value)) for key, value in run.environment.items()])
-        content = element("div", plan, known if run.environment else None, class_="plan")
-        summary = element("summary", name, element("small", f" {run.path.resolve().name}"))
-        blocks.append(element("details", summary, content, class_="card", open=len(runs) == 1))
-    return _section("Plan and environment", "What to repeat to get these numbers again.", *blocks)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, dict):
-        return (
-            ", ".join(_plain(part) if key == "name" else f"{key} {_plain(part)}" for key, part in value.items()) or "–"
-        )
-    if isinstance(value, float) and not math.isfinite(value):
-        return "–"
-    return "–" if value is None else str(value)

@@ -1,4 +1,7 @@
-"""Many runs from the best to the worst: a table that can be sorted, in place of a card for each."""
+"""Many runs from the best to the worst: a table that can be sorted, in place of a card for each.
+
+Runs of one plan that differ in their seed are one entry: mean ± standard deviation, and what they cost in the mean.
+"""
 
 from __future__ import annotations
 
@@ -10,52 +13,70 @@ from dataclasses import dataclass
 
 from hansa.results.columns import Column
 from hansa.results.reader import Run
-from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
+from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text, spread_text
 from hansa.results.report.markup import Markup, element
 from hansa.results.report.tables import swatch
-from hansa.results.rows import Headline, Row, phases, total
+from hansa.results.rows import Row, averaged, headlines, phases, spread_of, total
+from hansa.results.spread import Spread
 
 MOST_CARDS = 6  # runs that a page has room for as cards
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run in the ranking."""
+    """A run in the ranking, or several seeds of it: all phases as one row each, none where none has begun."""
 
     name: str
     colour: int
-    headline: Headline | None
-    spent: Row | None
+    wholes: tuple[Row, ...]
     notes: tuple[str, ...]
 
+    def spread(self, metric: Column | None) -> Spread | None:
+        """Return what it came to in a metric; None where it has no such number."""
+        return spread_of(self.wholes, metric.name) if metric else None
 
-def ranking(runs: Sequence[Run], names: Sequence[str]) -> Markup:
-    """Show a row per run, the best first by the headline that most have; others and those without one come last."""
-    usual = Counter(_division(run) for run in runs).most_common(1)[0][0]
-    named = enumerate(zip(runs, names, strict=True))
-    entries = [_entry(run, name, colour, usual) for colour, (run, name) in named]
-    shared = Counter(one.headline.column for one in entries if one.headline)
-    metric = shared.most_common(1)[0][0] if shared else None
+    def value(self, metric: Column | None) -> float:
+        """Return the mean of that; NaN where there is none."""
+        found = self.spread(metric)
+        return math.nan if found is None else found.mean
+
+
+def ranking(groups: Sequence[Sequence[Run]], names: Sequence[str], colours: Sequence[int]) -> Markup:
+    """Show a row per group, the best first by the headline that most have; those without it come last, with a dash.
+
+    The best is marked among those without a note: what was divided otherwise or exploded is no match for the others.
+    """
+    usual = Counter(_division(run) for group in groups for run in group).most_common(1)[0][0]
+    named = zip(groups, names, colours, strict=True)
+    entries = [_entry(group, name, colour, usual) for group, name, colour in named]
+    metric = _shared(entries)
     entries.sort(key=lambda one: _place(one, metric))
     heads = ("Run", metric.title if metric else "Metric", "Rounds", "Bytes", "FLOPs", "Time", "Notes")
-    lines = [_line(place, one, metric) for place, one in enumerate(entries, start=1)]
+    best = next((one for one in entries if math.isfinite(one.value(metric)) and not one.notes), None)
+    lines = [_line(place, one, metric, best is one) for place, one in enumerate(entries, start=1)]
     sortable = (element("th", element("button", head, type="button"), scope="col") for head in heads)
     head = element("thead", element("tr", element("th", "#", scope="col"), *sortable))
     table = element("table", head, element("tbody", *lines), class_="ranking")
     return element("div", table, class_="card scroll", tabindex="0", role="group", aria_label="Runs, the best first")
 
 
-def _entry(run: Run, name: str, colour: int, usual: str) -> Entry:
-    rows = phases(run)
-    found = rows[-1].headline if rows else None
-    notes = [] if run.status == "finished" else [run.status]
-    if rows and rows[-1].metrics and not found and run.status != "diverged":
+def _shared(entries: Sequence[Entry]) -> Column | None:
+    """Return the metric to rank by: of those that head a run, the one that most runs have."""
+    known = headlines(row for one in entries for row in one.wholes)
+    return max(known, key=lambda metric: sum(math.isfinite(one.value(metric)) for one in entries), default=None)
+
+
+def _entry(group: Sequence[Run], name: str, colour: int, usual: str) -> Entry:
+    wholes = tuple(total(rows) for run in group if (rows := phases(run)))
+    status = group[0].status
+    notes = [] if status == "finished" else [status]
+    if status != "diverged" and any(row.metrics and not row.headline for row in wholes):
         notes.append("outputs are no numbers")
-    if rows and rows[-1].exploded:
+    if any(row.exploded for row in wholes):
         notes.append("the loss exploded")
-    if _division(run) != usual:
+    if all(_division(run) != usual for run in group):
         notes.append("data divided otherwise than in most runs")
-    return Entry(name, colour, found, total(rows) if rows else None, tuple(notes))
+    return Entry(name, colour, wholes, tuple(notes))
 
 
 def _division(run: Run) -> str:
@@ -64,20 +85,20 @@ def _division(run: Run) -> str:
 
 
 def _place(one: Entry, metric: Column | None) -> tuple[bool, float]:
-    if one.headline is None or one.headline.column != metric or not math.isfinite(one.headline.value):
+    value = one.value(metric)
+    if metric is None or math.isnan(value):
         return True, 0.0
-    return False, -one.headline.value if one.headline.column.facts.higher else one.headline.value
+    return False, -value if metric.facts.higher else value
 
 
-def _line(place: int, one: Entry, metric: Column | None) -> Markup:
-    ranked = not _place(one, metric)[0]
+def _line(place: int, one: Entry, metric: Column | None, best: bool) -> Markup:
+    found, spent = one.spread(metric), averaged(one.wholes) if one.wholes else None
+    ranked = found is not None
     name = element("th", swatch(one.colour), one.name, scope="row", data_value=one.name)
     notes = [*one.notes]
-    shown, value = "–", math.nan
-    if one.headline is not None:
-        shown, value = metric_text(one.headline.column, one.headline.value), one.headline.value
-        notes += [] if one.headline.column == metric else [one.headline.column.title]
-    spent = one.spent
+    if spent and spent.headline and not ranked:
+        notes.append(f"{spent.headline.column.title} {metric_text(spent.headline.column, spent.headline.value)}")
+    shown = "–" if metric is None or found is None else spread_text(metric, found)
     costs = [] if spent is None else [spent.rounds, spent.bytes, spent.flops, spent.seconds]
     texts = (count_text, bytes_text, flops_text, seconds_text)
     cells = [element("td", text(cost), data_value=repr(cost)) for text, cost in zip(texts, costs, strict=False)]
@@ -86,8 +107,8 @@ def _line(place: int, one: Entry, metric: Column | None) -> Markup:
         "tr",
         element("td", str(place) if ranked else "–"),
         name,
-        element("td", shown, data_value=repr(value) if ranked else ""),
+        element("td", shown, data_value=repr(found.mean) if found else ""),
         *cells,
         element("td", "; ".join(notes), class_="text", data_value="; ".join(notes)),
-        class_="best" if ranked and place == 1 else None,
+        class_="best" if best else None,
     )

@@ -8,10 +8,10 @@ from hansa.results.columns import Column, ordered
 from hansa.results.points import simulated
 from hansa.results.reader import Record, Run, facts_in
 from hansa.results.report.bars import Part, stacked
-from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text
+from hansa.results.report.format import bytes_text, count_text, flops_text, seconds_text, spread_text
 from hansa.results.report.frame import figure
 from hansa.results.report.markup import Child, Markup, element, hue, join
-from hansa.results.rows import Row, is_number, phases, total
+from hansa.results.rows import Row, averaged, phases, spread_of, total
 
 
 def table(heads: Sequence[str], rows: Sequence[Markup], label: str, kind: str | None = None) -> Markup:
@@ -26,26 +26,26 @@ def swatch(colour: int) -> Markup:
     return element("span", class_=f"swatch {hue(colour)}", aria_hidden="true")
 
 
-def comparison_table(runs: Sequence[Run], labels: Sequence[str]) -> Markup:
-    """Show a row per run and phase, and a sum for runs of several phases."""
-    grouped = [phases(run) for run in runs]
-    names = {name for rows in grouped for row in rows for name in row.metrics}
+def comparison_table(groups: Sequence[Sequence[Run]], labels: Sequence[str], colours: Sequence[int]) -> Markup:
+    """Show a row per run and phase, and a sum for runs of several phases; several seeds of a run share their rows."""
+    runs = [run for group in groups for run in group]
+    grouped = [list(zip(*map(phases, group), strict=True)) for group in groups]
+    names = {name for run in runs for row in phases(run) for name in row.metrics}
     metrics = [one for one in ordered(names, facts_in(runs)) if one.compared]
     heads = ["Run", "Phase", "Algorithm", *(one.short for one in metrics), "Rounds", "Up", "Down", "FLOPs", "Time"]
     lines = []
-    for colour, (label, rows) in enumerate(zip(labels, grouped, strict=True)):
-        summed = [*rows, total(rows)] if len(rows) > 1 else rows
-        lines += [_line(row, label if not place else None, colour, metrics) for place, row in enumerate(summed)]
-    return table(heads, lines, "Comparison of runs and phases")
+    for colour, label, rows in zip(colours, labels, grouped, strict=True):
+        summed = [*rows, tuple(map(total, zip(*rows, strict=True)))] if len(rows) > 1 else rows
+        lines += [_line(same, label if not place else None, colour, metrics) for place, same in enumerate(summed)]
+    return table(heads, lines, "Comparison of runs and phases", "phases")
 
 
-def _line(row: Row, label: str | None, colour: int, metrics: Sequence[Column]) -> Markup:
+def _line(same: Sequence[Row], label: str | None, colour: int, metrics: Sequence[Column]) -> Markup:
+    row = averaged(same)
     whole = not row.algorithm and row.phase == "all phases"
     costs = [bytes_text(row.bytes_up), bytes_text(row.bytes_down), flops_text(row.flops), seconds_text(row.seconds)]
-    found = ((one, row.metrics.get(one.name)) for one in metrics)
-    measured = [
-        metric_text(one, float(value)) if value is not None and is_number(value) else "–" for one, value in found
-    ]
+    found = ((one, spread_of(same, one.name)) for one in metrics)
+    measured = ["–" if spread is None else spread_text(one, spread) for one, spread in found]
     numbers = [*([""] * len(measured) if whole else measured), count_text(row.rounds), *costs]
     name = element("th", swatch(colour), label, scope="row", class_="first") if label else element("td")
     kind = "sum" if whole else "first" if label else None
