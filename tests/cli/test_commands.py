@@ -124,6 +124,9 @@ def test_every_setting_of_the_catalogue_has_a_sentence() -> None:
     pieces = [(kind, name) for kind, names in CATALOGUE.items() for name in names]
     told = {(kind, name, one.name): one.text for kind, name in pieces for one in settings_of(find(kind, name))}
     assert len(told) > 500 and [where for where, text in told.items() if not text.endswith(".")] == []
+    assert told["algorithm", "pfedme", "strength"].startswith("λ is")  # and no Λ
+    spoken = {told["algorithm", "fedavg", f"local.{name}"] for name in ("schedule", "clip", "steps")}
+    assert len(spoken) == 3
 
 
 def test_a_log_tells_how_far_a_run_is_and_a_pipe_cuts_no_name(

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from forked import hansa
 from hansa.cli import costing
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
+from hansa.running import cost
 
 
 def test_cost_of_a_plan_and_of_its_run(tmp_path: Path) -> None:
@@ -60,3 +62,16 @@ def test_a_run_that_sends_much_says_so_before(
     monkeypatch.setattr(costing, "TOLD_FROM", 1e5)
     costing.announce(made)
     assert "This run will send " in capsys.readouterr().err
+
+
+def test_speed_is_measured_on_the_threads_that_a_round_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second thread of a small model mostly waits, on a busy machine for hundreds of times as long."""
+    seen = list[int]()
+    monkeypatch.setattr(cost, "_rate", lambda run: seen.append(torch.get_num_threads()) or 1e9)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        cost.predict(assemble(read_plan("digits-fedavg", ["phases.0.rounds=2"])).experiment)
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1]

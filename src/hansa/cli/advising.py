@@ -33,7 +33,7 @@ def looked_at(path: str) -> tuple[Draft, Facts]:
     require(draft.kind != "text" or draft.features is not None, _NO_ENCODER)
     section: Mapping[str, Any] = {"source": draft.source, "partition": draft.partition, "test": draft.test}
     planned: DataPlan = from_table(DataPlan, section)
-    federation = build_federation(draft.data, planned.partition, seed=0, test=planned.test)
+    federation = build_federation(draft.data, planned.partition, seed=0, test=planned.test, labels_only=True)
     width = 0
     if draft.features is not None:
         extractors = from_table(DataPlan, {**section, "features": draft.features}).features

@@ -163,7 +163,8 @@ def _sentence(cls: type[Any], name: str, hint: Any, value: Any) -> str:
 
 
 def _as_sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+    first = text[:1].upper() if text[:1].isascii() else text[:1]  # a λ stays one
+    return f"{first}{text[1:].rstrip('.')}." if text else ""
 
 
 def first_line(cls: type[Any]) -> str:

@@ -23,7 +23,8 @@ FEW = 8  # clients that a table has room for
 def show_split(plan: str, changes: Sequence[str], seed: int | None, picture: Path, as_json: bool, trust: bool) -> None:
     """Divide the data as the plan says, and show sizes, classes or real targets, and divergences."""
     read = read_plan(plan, [*changes, *([] if seed is None else [f"seed={seed}"])], trust=trust)
-    federation = build_federation(read.data.source.load(), read.data.partition, seed=read.seed, test=read.data.test)
+    data, test = read.data.source.load(), read.data.test
+    federation = build_federation(data, read.data.partition, seed=read.seed, test=test, labels_only=True)
     for note in federation.notes:
         print(printable(f"Note: {note}"), file=sys.stderr)
     found = distribution(federation)

@@ -10,17 +10,17 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from hansa.data.dataset import Array
-from hansa.data.federation import Federation
+from hansa.data.federation import Client, Federation, has_samples, labels_of
 from hansa.data.heterogeneity import measure
 from hansa.data.targets import Real
 from hansa.plan.looking import Draft, Table
 
 MOST = 3  # plans that are advised
 SOME = 0.5  # of all classes: clients that have fewer on average have few
-OUTSIDE = 0.05  # of test samples of classes that their client never trains on: with more, OLL is refused
+OUTSIDE = 0.05  # of test samples of classes that their client never trains on: more are lost by what is its own
 ALIKE = 0.05  # divergence of clients' labels from everybody's below which they are alike
-THIN = 5  # training samples for every feature below which λ has to be chosen
+RANDOM = (500, 5000)  # random features, at least and at most
+FEW = 30  # classes that are looked at one by one
 CROWD = 100  # clients that make training one after the other worth its while
 
 
@@ -38,6 +38,7 @@ class Facts:
     own_tests: bool  # whether clients have test samples of their own
     apart: bool  # whether clients have columns that others have not
     kind: str  # of the inputs: pictures, numbers, tokens or text
+    unlike: bool = False  # … and a column is text at one client and numbers at another
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Rule:
     applies: Callable[[Facts], bool]
     reason: str  # with facts in brackets
     steps: tuple[Table | Callable[[Facts], Table], ...]
-    model: Table | None = None
+    model: Callable[[Facts], Table] | None = None
 
     def why(self, facts: Facts) -> str:
         """Return the reason, with the numbers of some data."""
@@ -66,6 +67,12 @@ def _averaging(facts: Facts) -> Table:
     return {"algorithm": made, "orchestration": star, "rounds": 50, "evaluate_every": 10}
 
 
+def _random_features(facts: Facts) -> Table:
+    """Return a map to twice as many features as there are samples: more of them cost bytes and span nothing new."""
+    least, most = RANDOM
+    return {"name": "random-features", "inner": "linear", "dimension": min(most, max(least, 2 * facts.samples))}
+
+
 def _in_chains(facts: Facts) -> Table:
     return {**_averaging(facts), "orchestration": {"name": "fedseq", "superclients": max(2, facts.clients // 10)}}
 
@@ -76,9 +83,17 @@ RULES = (
     Rule(
         "fedavg-union",
         "flic",
-        lambda facts: facts.apart,
+        lambda facts: facts.apart and not facts.unlike,
         "clients' tables have different columns; training over all columns was above training alone",
         (_averaging,),
+    ),
+    Rule(
+        "fedavg-tokens",
+        "flic",
+        lambda facts: facts.unlike,
+        "a column is not of one kind everywhere; a network with leaves for each column needs no common table",
+        (_averaging,),
+        lambda _: {"name": "column-tokens"},
     ),
     Rule(
         "oll-fed3r",
@@ -88,16 +103,9 @@ RULES = (
         ({"algorithm": "fed3r", "oll": True},),
     ),
     Rule(
-        "fed3r-select",
-        "fed3r",
-        lambda f: f.width > 0 and f.classes > 1 and f.samples < THIN * f.width and f.clients >= THIN,
-        "{samples:,} samples are few for {width:,} features, so that λ is chosen from held-out clients",
-        ({"algorithm": "fed3r-select"},),
-    ),
-    Rule(
         "fed3r",
         "fed3r",
-        lambda f: f.width > 0 and f.classes > 1 and (f.samples >= THIN * f.width or f.clients < THIN),
+        lambda f: f.width > 0 and f.classes > 1,
         "features are frozen: the closed form is the same however unlike clients are, in one round",
         ({"algorithm": "fed3r"},),
     ),
@@ -128,13 +136,13 @@ RULES = (
         lambda f: f.width == 0 and f.kind == "numbers" and f.classes > 1 and not f.apart,
         "on raw numbers random features and a closed form were above averaging, in one round",
         ({"algorithm": {"name": "feature-scale", "factor": 2.0}}, {"algorithm": "fed3r"}),
-        {"name": "random-features", "inner": "linear"},
+        _random_features,
     ),
     Rule(
         "fedavg-fp",
         "personalisation",
-        lambda f: f.own_tests and f.width == 0 and f.divergence > ALIKE and not f.apart,
-        "clients are tested on their own samples and differ: each trains on by itself at the end",
+        lambda f: f.own_tests and f.width == 0 and f.divergence > ALIKE and f.outside <= OUTSIDE and not f.apart,
+        "clients differ, and are tested on classes that they have: each trains on by itself at the end",
         (_averaging, ALONE),
     ),
     Rule(
@@ -158,7 +166,7 @@ def facts_of(draft: Draft, federation: Federation, width: int) -> Facts:
     """Return what rules go by; `width` is that of frozen features, 0 where there are none."""
     real = isinstance(federation.target, Real)
     sizes = federation.sizes()
-    own = [name for name, client in federation.clients.items() if client.test is not None]
+    own = [client for client in federation.clients.values() if has_samples(client, "test")]
     found = None if real else measure(federation.label_counts())
     return Facts(
         clients=len(sizes),
@@ -166,23 +174,20 @@ def facts_of(draft: Draft, federation: Federation, width: int) -> Facts:
         classes=0 if real else federation.num_classes,
         width=width,
         share=1.0 if found is None else float(found.classes_per_client.mean()) / federation.num_classes,
-        outside=0.0 if real else _outside(federation, own),
+        outside=0.0 if real else _outside(own),
         divergence=1.0 if found is None else float(found.jensen_shannon.mean()),
         own_tests=bool(own),
         apart=draft.source.get("columns_of") in ("union", "file"),
         kind=draft.kind,
+        unlike=draft.source.get("columns_of") == "file",
     )
 
 
-def _outside(federation: Federation, own: Sequence[str]) -> float:
+def _outside(clients: Sequence[Client]) -> float:
     """Return the share of clients' test samples that are of classes they do not train on."""
-    lost, every = 0, 0
-    for name in own:
-        client = federation.clients[name]
-        assert client.test is not None
-        known: Array = np.unique(client.train.y.numpy())
-        lost, every = lost + int((~np.isin(client.test.y.numpy(), known)).sum()), every + len(client.test)
-    return lost / max(every, 1)
+    pairs = [(labels_of(client), labels_of(client, "test")) for client in clients]
+    lost = sum(int((~np.isin(test, train)).sum()) for train, test in pairs)
+    return lost / max(sum(len(test) for _, test in pairs), 1)
 
 
 def advised(facts: Facts) -> list[Rule]:
@@ -195,7 +200,13 @@ def plan_table(draft: Draft, rule: Rule, facts: Facts, name: str) -> Table:
     data: Table = {"source": draft.source, "partition": draft.partition}
     data |= {"test": draft.test} if draft.test else {}
     data |= {"features": draft.features} if draft.features else {}
-    return {"name": name, "data": data, "model": rule.model or model_of(draft), "phases": rule.phases(facts)}
+    return {
+        "name": name,
+        **({"evaluate": {"metrics": ["confusion"]}} if 1 < facts.classes <= FEW else {}),
+        "data": data,
+        "model": rule.model(facts) if rule.model else model_of(draft),
+        "phases": rule.phases(facts),
+    }
 
 
 def model_of(draft: Draft) -> Table:

@@ -15,14 +15,16 @@ from hansa.data.sources.mixed import Mixed
 from hansa.data.split import Division
 from hansa.data.targets import Real
 from hansa.engines.auto import Auto
+from hansa.engines.devices import check_device
 from hansa.engines.flower import Flower
 from hansa.engines.serial import Serial
-from hansa.engines.vectorised import Vectorised, check_device
+from hansa.engines.vectorised import Vectorised
 from hansa.errors import require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.several import extractor_names
 from hansa.io.trust import Trust, TrustLike
 from hansa.metrics.suite import default_suite
+from hansa.models.parts import here_only, normalises, reader_of
 from hansa.plan.channel import check_channel
 from hansa.plan.checks import check, check_groups, no_features
 from hansa.plan.continuation import following
@@ -32,7 +34,7 @@ from hansa.plan.schema import DataPlan, Plan
 from hansa.plan.shapes import misfit, networks_of
 from hansa.running.experiment import Experiment
 from hansa.seeds import numpy_generator
-from hansa.task import Task, here_only, normalises, reader_of
+from hansa.task import Task
 from hansa.training.wrappers import training_of
 
 Progress = Callable[[int, int], None]
@@ -203,7 +205,7 @@ def task_for(plan: Plan, federation: Federation, spans: tuple[tuple[str, int], .
         seed=plan.seed,
         integers=federation.integers,
         real=isinstance(federation.target, Real),
-        samples=sum(federation.sizes().values()),
+        samples=federation.mass(),
         spans=spans,
         pixels=federation.pixels,
         characters=federation.characters,

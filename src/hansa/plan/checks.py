@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hansa.algorithms.describe import Describe
+from hansa.algorithms.describe import PUBLIC, Describe
 from hansa.data.federation import Federation, has_samples, no_common_samples
 from hansa.data.sources.mixed import Mixed
 from hansa.data.sources.table import TableSource
@@ -39,6 +39,7 @@ def _check_each(plan: Plan, phases: Sequence[Phase]) -> None:
     problems += [why for phase in phases if (why := _no_forgetting(phase, SEVERAL))]
     problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_attack(one))]
     problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_probe(one, plan.data))]
+    problems += [f"Phase '{one.name}': {why}." for one in phases if (why := _no_public(one, plan.data))]
     problems += _misfits(phases, "" if plan.start is None else None)  # nobody knows yet what the other run learnt
     if problems:
         raise Problems(problems)
@@ -52,7 +53,8 @@ def check_sites(plan: Plan) -> None:
     source, problems = plan.data.source, list[str]()
     if isinstance(source, TableSource) and source.apart:
         task, clients = sites_of(plan.model, 2, source.target == "real")
-        problems = [why for phase in phases_of(plan) if (why := misfit(phase, task, clients))]
+        differ = 'which have columns of their own (columns_of = "file")'
+        problems = [why for phase in phases_of(plan) if (why := misfit(phase, task, clients, differ))]
     elif not isinstance(source, Mixed):
         return
     problems += [why for why in (no_common_samples(plan.data.test), no_features(plan)) if why]
@@ -104,6 +106,12 @@ def _no_probe(phase: Phase, data: DataPlan) -> str:
     if probe is None or not data.features or isinstance(probe, FrozenModule):
         return ""
     return "its probe reads pictures or texts, and clients hold what data.features makes of them: leave out one of both"
+
+
+def _no_public(phase: Phase, data: DataPlan) -> str:
+    """Return why models cannot be judged on public samples; empty where they can, or need not be."""
+    asked = isinstance(phase.algorithm, Describe) and phase.algorithm.estimator == "conf"
+    return PUBLIC if asked and not data.test.public else ""
 
 
 def check(phase: Phase, federation: Federation) -> None:

@@ -9,9 +9,10 @@ from hansa.data.targets import target_from_table
 from hansa.errors import HansaError, did_you_mean, require
 from hansa.io.store import DiskStore, Store, checkpoint_of
 from hansa.io.trust import Trust
+from hansa.models.parts import follows_clients
 from hansa.plan.files import read_plan
 from hansa.plan.phases import phases_of
-from hansa.plan.schema import Plan, Start
+from hansa.plan.schema import Start
 from hansa.results.reader import Run
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.phase_run import PhaseRun, reached, restore
@@ -53,7 +54,7 @@ def _origin(run: Run, start: Start, experiment: Experiment, trust: Trust) -> Pha
     plan = read_plan(run.path / "plan.toml", trust=trust)
     phases = phases_of(plan)
     index = _index(start, phases)
-    _compare(run, plan, experiment)
+    _compare(run, experiment, trust)
     store = DiskStore(checkpoint_of(run.path), read_only=True)
     _must_be_finished(start, phases, index, store)
     theirs = Experiment(
@@ -84,14 +85,17 @@ def _index(start: Start, phases: Sequence[Phase]) -> int:
     return names.index(start.phase)
 
 
-def _compare(run: Run, plan: Plan, experiment: Experiment) -> None:
-    """Check that what the other run learnt has a meaning here."""
-    task = experiment.task
+def _compare(run: Run, experiment: Experiment, trust: Trust) -> None:
+    """Check that what the other run learnt has a meaning here; models are compared as its data had them fitted."""
+    task, theirs = experiment.task, task_from_table(run.recorded("task"), trust=trust)
     where = f"The run '{run.path}' cannot be continued"
-    require(plan.model == task.model, f"{where}: its model is {plan.model}, and this plan's is {task.model}.")
+    told = f"its model is {theirs.model}, and this plan's is {task.model}"
+    if type(theirs.model) is type(task.model) and follows_clients(task.model):
+        told = "its model, or the columns or kinds of inputs that its clients have, are not those of this plan"
+    require(theirs.model == task.model, f"{where}: {told}.")
     same = target_from_table(run.recorded("target")) == experiment.federation.target
     require(same, f"{where}: its classes or targets are not those of this plan's data.")
-    shape = task_from_table(run.recorded("task")).input_shape
+    shape = theirs.input_shape
     require(shape == task.input_shape, f"{where}: its samples have shape {shape}, these have {task.input_shape}.")
 
 

@@ -21,9 +21,9 @@ from hansa.errors import HansaError, did_you_mean
 from hansa.io.cache import digest
 from hansa.io.codec import to_table
 from hansa.lazy import torch
+from hansa.models.parts import fingerprint_of
 from hansa.plan.schema import Plan
 from hansa.results.tracking import flatten
-from hansa.task import fingerprint_of
 
 Facts = dict[str, Any]  # flat: a name and a value for everything that may change
 KINDS = ("plan", "code", "data")

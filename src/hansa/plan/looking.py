@@ -20,7 +20,9 @@ from hansa.io.registry import find
 
 Table = dict[str, Any]
 LABELS = ("label", "target", "class", "outcome", "y", "diagnosis", "species", "category")
-CLIENTS = ("client", "site", "hospital", "clinic", "centre", "center", "institution", "user_id", "user", "subject")
+PEOPLE = ("user_id", "user", "subject", "writer", "speaker", "author")
+PLACES = ("site", "hospital", "clinic", "centre", "center", "institution", "school", "shop", "store", "bank", "farm")
+CLIENTS = ("client", *PLACES, *PEOPLE)  # columns that say whose a row is
 GROUPS = ("patient", "patient_id", "group")
 PICTURES = ("path", "image", "file", "filename", "image_path")
 FEW = 20  # different whole numbers in a label column that are classes rather than amounts
@@ -204,15 +206,32 @@ def _tables(path: Path) -> Draft | None:
     picture = _first(PICTURES, names)
     if len(files) == 1 and picture is not None and _names_pictures(tables[0].column(picture)):
         return _manifest(path, tables[0], picture)
-    if len({tuple(table.column_names) for table in tables}) > 1:
+    common = [name for name in names if all(name in table.column_names for table in tables)]
+    require(len(common) > 0, f"No column is in every table of '{path}', so there is none that all could predict.")
+    if unlike := [name for name in names if _kinds(tables, name) == {True, False}]:
+        why = f"'{unlike[0]}' is text in one file and numbers in another, so every file has columns of its own"
+        guess.set("columns_of", "file", why)
+    elif len({tuple(table.column_names) for table in tables}) > 1:
         guess.set(
             "columns_of", "union", "files have different columns: all are read, and missing where a file has none"
         )
-    _label(guess, tables, names)
-    _clients(guess, names, one_file=len(files) == 1)
+    _label(guess, tables, common)
+    _clients(guess, common, one_file=len(files) == 1)
     features = _cells(guess, tables, names)
     name = "parquet" if ending == ".parquet" else "csv"
     return _draft(path, name, guess.settings, guess.told, features)
+
+
+def _kinds(tables: Sequence[Any], name: str) -> set[bool]:
+    """Return whether a column is text, for every table in which it has a value."""
+    columns = [table.column(name) for table in tables if name in table.column_names]
+    return {_is_text(one) for one in columns if one.null_count < len(one)}
+
+
+def _is_text(column: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
 def _delimiter(file: Path) -> Table:
@@ -225,6 +244,12 @@ def _delimiter(file: Path) -> Table:
 def _first(wanted: Sequence[str], names: Iterable[str]) -> str | None:
     by_letters = {_letters(name): name for name in names}
     return next((by_letters[_letters(one)] for one in wanted if _letters(one) in by_letters), None)
+
+
+def _last(names: Sequence[str]) -> str:
+    """Return the last column that does not seem to say whose a row is."""
+    taken = {_first((word,), names) for word in (*CLIENTS, *GROUPS, "domain", "split")}
+    return next((name for name in reversed(names) if name not in taken), names[-1])
 
 
 def _letters(name: str) -> str:
@@ -240,7 +265,7 @@ def _names_pictures(column: Any) -> bool:
 def _manifest(path: Path, table: Any, picture: str) -> Draft:
     features, names = _frozen_pictures(), table.column_names
     rest = [name for name in names if name != picture]
-    label = _first(LABELS, rest) or rest[-1]
+    label = _first(LABELS, rest) or _last(rest)
     client, domain = _first(CLIENTS, rest), _first(("domain",), rest)
     settings: Table = {"path": str(path), "image": picture, "label": label, "size": PIXELS if features else SMALL}
     settings |= {} if client is None else {"client": client}
@@ -251,7 +276,7 @@ def _manifest(path: Path, table: Any, picture: str) -> Draft:
 def _label(guess: Guess, tables: Sequence[Any], names: Sequence[str]) -> None:
     import pyarrow as pa
 
-    label = _first(LABELS, names) or names[-1]
+    label = _first(LABELS, names) or _last(names)
     guess.set("label", label, f"'{label}' is what to predict")
     columns = [table.column(label) for table in tables if label in table.column_names]
     if all(pa.types.is_integer(one.type) or pa.types.is_floating(one.type) for one in columns):
@@ -288,7 +313,7 @@ def _cells(guess: Guess, tables: Sequence[Any], names: Sequence[str]) -> Table |
         missing = missing or any(one.null_count for one in columns)
         if any(pa.types.is_temporal(one.type) for one in columns):
             dropped.append(name)
-        elif any(pa.types.is_string(one.type) or pa.types.is_large_string(one.type) for one in columns):
+        elif any(_is_text(one) for one in columns):
             values = [text for one in columns for text in one.to_pylist() if isinstance(text, str)]
             long = bool(values) and float(np.mean([len(text.split()) for text in values[:200]])) >= WORDS
             if len(set(values)) > 100 and long:

@@ -13,13 +13,14 @@ from hansa.running.experiment import Phase
 
 def phases_of(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases, with names that tell them apart."""
-    phases: list[Phase] = []
+    phases, bases = list[Phase](), list[str]()
     for planned in _with_following(plan.phases):
         named = planned.algorithm.inner if isinstance(planned.algorithm, Guarded) else planned.algorithm
         name = name_of("algorithm", named).rpartition(":")[2].lower()
         phase = planned.phase(name)
-        twins = sum(other.name.partition("-")[0] == phase.name for other in phases)
-        phases.append(replace(phase, name=f"{phase.name}-{twins + 1}") if twins and not planned.name else phase)
+        twins = bases.count(phase.name)
+        bases.append(phase.name)
+        phases.append(replace(phase, name=f"{phase.name}-{twins + 1}") if twins else phase)
     return tuple(phases)
 
 

@@ -91,7 +91,8 @@ def _phase(tokens: _Tokens, word: str, part: str) -> list[Table]:
     if known.layers:
         made = known.phases(meant) * (rounds or known.layers)
         return [{"name": f"{name} {place}", **phase} for place, phase in enumerate(made, 1)]
-    return [{"name": written, **phase, **changed} for phase in known.phases(meant)]
+    *before, last = known.phases(meant)  # what only prepares is known by its algorithm
+    return [*before, {"name": written, **last, **changed}]
 
 
 def _rounds(word: str) -> tuple[str, int | None]:
