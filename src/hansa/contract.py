@@ -117,6 +117,11 @@ class Algorithm(ABC):
         return ""
 
     @property
+    def weighs(self) -> bool:
+        """Whether samples may have weights: then all that is computed of them must count each by its own."""
+        return False
+
+    @property
     def partial(self) -> bool:
         """Whether a client may lack leaves of the upload that others have."""
         return False

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Protocol, TypeVar
 
 from hansa.errors import HansaError, require
-from hansa.io.codec import field_types, piece_kind
 from hansa.io.registry import Piece
 from hansa.lazy import Tensor, torch
 from hansa.seeds import seed_for
@@ -54,85 +53,30 @@ class Network:
     input_shape: tuple[int, ...]
 
 
-@runtime_checkable
-class FollowsClients(Protocol):
-    """A model whose network depends on more than the shape of a client's inputs."""
-
-    def fitted(self, clients: Sequence[ClientInputs]) -> Network:
-        """Return the network of one client, or the one that several have in common."""
-        ...
-
-
-def follows_clients(model: Model) -> bool:
-    """Tell whether a model, or one that it is made of, depends on more than the shape of a client's inputs."""
-    return any(isinstance(one, FollowsClients) for one in parts_of(model))
-
-
-def normalises(model: Model) -> bool:
-    """Tell whether a model, or one that it is made of, prepares pictures itself and so must get them in [0, 1]."""
-    return any(getattr(one, "normalises", False) for one in parts_of(model))
-
-
-@runtime_checkable
-class ReadsTexts(Protocol):
-    """A model that reads texts, as token numbers of its own making."""
-
-    def tokens(self, texts: Any) -> Any:
-        """Return token numbers (n × length) of n texts."""
-        ...
-
-
-def reader_of(model: Model) -> ReadsTexts | None:
-    """Return the model, or the one that it is made of, that turns texts into token numbers."""
-    return next((one for one in parts_of(model) if isinstance(one, ReadsTexts)), None)
-
-
-def here_only(model: Model) -> bool:
-    """Tell whether a model, or one that it is made of, is an object of this process, which no other could build."""
-    return any(getattr(one, "here_only", False) for one in parts_of(model))
-
-
-def fingerprint_of(model: Model) -> str:
-    """Return a name of the weights that a model, and those it is made of, come with; empty where they have none."""
-    return " ".join(cast(Any, one).fingerprint() for one in parts_of(model) if hasattr(one, "fingerprint"))
-
-
-def parts_of(model: Model) -> Iterator[Model]:
-    """Yield a model and all that it is made of, from the outside in."""
-    yield model
-    for inner in _inner(model).values():
-        yield from parts_of(inner)
-
-
-def fitted(model: Model, clients: Sequence[ClientInputs]) -> Network:
-    """Return the network of one client, or the one that several have in common."""
-    if isinstance(model, FollowsClients):
-        return model.fitted(clients)
-    for name, inner in _inner(model).items():
-        if follows_clients(inner):
-            found = fitted(inner, clients)
-            return Network(replace(cast(Any, model), **{name: found.model}), found.input_shape)
-    return Network(model, clients[0].shape)
-
-
-def _inner(model: Model) -> dict[str, Model]:
-    """Return the models that a model is made of, by the setting that holds them."""
-    hints: Mapping[str, Any] = field_types(type(model)) if is_dataclass(model) else {}
-    found = {name: getattr(model, name) for name, hint in hints.items() if piece_kind(hint)}
-    return {name: inner for name, inner in found.items() if hasattr(inner, "build")}
+Batch = tuple["Tensor", "Tensor", "Tensor | None"]  # inputs, labels, and where samples have them weights
 
 
 @dataclass(frozen=True, slots=True)
 class ClientData:
-    """Samples of one client: inputs (n × …) and labels, class numbers (n) or real targets (n × columns)."""
+    """Samples of one client: inputs (n × …) and labels, class numbers (n) or real targets (n × columns).
+
+    Where samples have weights `w` (n, all > 0), the loss of a batch is `Σ w_i ℓ_i / Σ w_i`, and a client that counts by
+    its samples counts as Σ w_i.
+    """
 
     x: Tensor
     y: Tensor
+    w: Tensor | None = None
 
     def __len__(self) -> int:
         return self.y.shape[0]
 
-    def batches(self, size: int, rng: torch.Generator, fewest: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    @property
+    def mass(self) -> float:
+        """What the samples count together: their number, or the sum of their weights."""
+        return float(len(self)) if self.w is None else float(self.w.sum())
+
+    def batches(self, size: int, rng: torch.Generator, fewest: int = 1) -> Iterator[Batch]:
         """Yield the batches of one epoch in random order; no batch crosses the end of the epoch.
 
         The last batch may be smaller than the others; one of less than `fewest` samples joins the batch before it.
@@ -143,7 +87,7 @@ class ClientData:
             ends.pop()
         for first, end in zip([0, *ends], [*ends, len(order)], strict=True):
             index = order[first:end]
-            yield self.x[index], self.y[index]
+            yield self.x[index], self.y[index], None if self.w is None else self.w[index]
 
 
 def build(model: Model, input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
@@ -220,7 +164,7 @@ class Task:
     local_labels: bool = False  # OLL: to a client there are only the classes of its own training data
     labels: Tensor | None = None  # set in a client's view under OLL: for every class, whether it is one of its own
     real: bool = False  # targets are real numbers, not classes
-    samples: int = 0  # training samples of all clients together; 0 where nobody knows
+    samples: float = 0  # training samples of all clients together, each by its weight; 0 where nobody knows
     round: int = 0  # of the phase, from 0 on, and of how many: learning rates may follow it
     rounds: int = 1
     mixed: bool = False  # networks that train multiply and convolve in bfloat16, where an engine is asked for that
@@ -235,6 +179,7 @@ class Task:
     characters: str = ""  # that token ids stand for, in their order; empty where they stand for none
     networks: Mapping[str, Network] = field(default_factory=dict)  # of clients that have another than the common one
     public: ClientData | None = None  # samples that everybody may see: nobody's training or test samples
+    weighed: bool = False  # set in a client's view: its samples have weights
 
     @property
     def num_classes(self) -> int:
@@ -245,15 +190,16 @@ class Task:
     def view(self, data: ClientData, start: Tree, client: str = "") -> Task:
         """Return the task as one client sees it: its own network, shapes and classes, and leaves of earlier phases."""
         shape, labels = tuple(data.x.shape[1:]), self._labels_of(data) if self.local_labels else None
-        own = self.networks.get(client)
+        own, weighed = self.networks.get(client), data.w is not None
         if shape == self.input_shape and own is None:
-            alike = not start and labels is None
-            return self if alike else replace(self, start={**self.start, **start}, labels=labels)
+            alike = not start and labels is None and weighed == self.weighed
+            return self if alike else replace(self, start={**self.start, **start}, labels=labels, weighed=weighed)
         model = self.model if own is None else own.model
         fits = _initial(model, shape, self.outputs, self.seed)  # a common leaf may belong to another network
         common = {key: leaf for key, leaf in self.start.items() if key in fits and fits[key].shape == leaf.shape}
+        common |= start
         return replace(
-            self, model=model, networks={}, input_shape=shape, start={**common, **start}, labels=labels, spans=()
+            self, model=model, networks={}, input_shape=shape, start=common, labels=labels, spans=(), weighed=weighed
         )
 
     def columns(self) -> dict[str, slice]:

@@ -5,6 +5,7 @@ Every function returns new tensors and leaves its arguments untouched.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 
@@ -61,7 +62,7 @@ def is_finite(leaf: Tensor) -> bool:
     A sum that is finite has finite terms, and takes a tenth of the time of looking at each; only where it is not, which
     may also be because it is too large, each is looked at.
     """
-    return bool(leaf.sum().isfinite()) or bool(leaf.isfinite().all())
+    return math.isfinite(leaf.sum().item()) or bool(leaf.isfinite().all())
 
 
 def zeros_like(tree: Mapping[str, Tensor]) -> Tree:

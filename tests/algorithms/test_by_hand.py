@@ -66,16 +66,16 @@ def test_momentum_and_weight_decay_over_two_epochs() -> None:
 def test_the_last_small_batch_counts_and_no_batch_crosses_an_epoch() -> None:
     data = ClientData(torch.ones(5, 1), torch.zeros(5, dtype=torch.long))
     assert trained(LocalTraining(batch_size=2, epochs=3), TASK, data).steps == 9
-    seen = torch.cat([x for x, _ in ClientData(torch.arange(5.0)[:, None], data.y).batches(2, rng())])
+    seen = torch.cat([x for x, *_ in ClientData(torch.arange(5.0)[:, None], data.y).batches(2, rng())])
     assert sorted(seen.flatten().tolist()) == [0, 1, 2, 3, 4]
 
 
 def test_a_last_batch_too_small_for_batchnorm_joins_the_one_before() -> None:
     data = ClientData(torch.arange(5.0)[:, None], torch.zeros(5, dtype=torch.long))
-    assert [len(y) for _, y in data.batches(2, rng(), fewest=2)] == [2, 3]
-    assert [len(y) for _, y in data.batches(2, rng())] == [2, 2, 1]
-    assert [len(y) for _, y in data.batches(5, rng(), fewest=2)] == [5]
-    seen = torch.cat([x for x, _ in data.batches(2, rng(), fewest=2)])
+    assert [len(y) for _, y, _ in data.batches(2, rng(), fewest=2)] == [2, 3]
+    assert [len(y) for _, y, _ in data.batches(2, rng())] == [2, 2, 1]
+    assert [len(y) for _, y, _ in data.batches(5, rng(), fewest=2)] == [5]
+    seen = torch.cat([x for x, *_ in data.batches(2, rng(), fewest=2)])
     assert sorted(seen.flatten().tolist()) == [0, 1, 2, 3, 4]
 
 

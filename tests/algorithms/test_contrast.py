@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hansa.training.closed_contrast import closed_contrast
 from hansa.training.contrast import (
     Denominator,
     Direction,
@@ -122,6 +123,33 @@ def test_where_there_is_nothing_to_contrast_the_gradient_is_zero(
     dark = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(prototype_contrast(unit(dark), y, SETS, **how).sum(), dark)  # type: ignore[arg-type]
     assert slope.isfinite().all() and slope.abs().max() < 100
+
+
+@pytest.mark.parametrize("denominator", ["all", "negatives"])
+def test_the_closed_form_is_what_autograd_makes_of_the_loss(denominator: Denominator) -> None:
+    """With classes that nobody has or one client lacks, sets of one prototype alone, and an embedding of zeros."""
+    alone = torch.zeros_like(SETS[:1])
+    alone[0, 0] = SETS[0, 0]
+    u = drawn(7, 4, seed=7)
+    u[4] = 0.0
+    weights, terms = drawn(7, seed=8), [SETS[2:], torch.cat([SETS, alone])]
+
+    def both(u: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        how = {"temperature": TAU, "denominator": denominator}
+        general = sum(prototype_contrast(unit(u), y, term, **how) for term in terms)  # type: ignore[arg-type]
+        return torch.as_tensor(general), closed_contrast(u, y, terms, TAU, denominator)
+
+    def slopes(found: tuple[Tensor, Tensor], u: Tensor, weights: Tensor) -> list[Tensor]:
+        return [torch.autograd.grad((losses * weights).sum(), u, retain_graph=True)[0] for losses in found]
+
+    found = both(u.requires_grad_(), Y)
+    assert torch.allclose(*found, rtol=1e-12)
+    general, closed = slopes(found, u, weights)
+    assert torch.allclose(general, closed, rtol=1e-12, atol=1e-12) and closed[:4].any(1).all() and not closed[6].any()
+    many, y = torch.stack([u.detach(), drawn(7, 4, seed=9)]).requires_grad_(), torch.stack([Y, Y.flip(0)])
+    stacked = torch.vmap(both)(many, y)  # clients side by side
+    assert torch.allclose(*stacked, rtol=1e-12)
+    assert torch.allclose(*slopes(stacked, many, torch.stack([weights, weights])), rtol=1e-12, atol=1e-12)
 
 
 def test_class_means_and_distances() -> None:

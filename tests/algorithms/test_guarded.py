@@ -28,7 +28,7 @@ from hansa.payload import Update, set_apart
 from hansa.server.optimisers import SGD
 from hansa.task import Task
 from hansa.training.local import LocalTraining
-from hansa.tree import Tree, equal, pick
+from hansa.tree import Tree, equal, nest, pick, zeros_like
 
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
 SMALL = Task(MLP((4,)), (3,), 2, population=4, samples=SAMPLES)
@@ -47,20 +47,31 @@ def test_the_server_by_hand() -> None:
     algorithm = Guarded(FedAvg(), slack=0.5, patience=2)
     server = algorithm.server_init(TASK)
     seen = []
-    for gap in (0.0, -1.0, -1.0, 2.0, 5.0, -1.0):
+    for gap in (0.0, -4.0, -4.0, 2.0, 9.0, -4.0):
         server = judged(algorithm, server, gap)
         pace, score, patience = (float(server[f"guard.{key}"]) for key in ("pace", "score", "patience"))
         seen.append((weight(server, "inner.model."), weight(algorithm.model(TASK, server)), pace, score, patience))
     #       sent next, deployed, pace, s, patience
     by_hand = [
         (1.0, 0.0, 1.0, 0.0, 2),
-        (2.0, 1.0, 2.0, -0.3, 2),
-        (3.0, 2.0, 2.0, -0.51, 2),
-        (4.0, 2.0, 4.0, 0.243, 2),  # 0.7·(−0.51) + 0.3·2 is above −0.255, but not by 0.5
-        (2.0, 2.0, 1.0, -0.51, 4),  # 0.7·0.243 + 0.3·5 is: back, and its own score again
-        (3.0, 2.0, 1.0, -0.657, 4),
+        (2.0, 1.0, 2.0, -1.2, 2),
+        (3.0, 2.0, 2.0, -2.04, 2),
+        (4.0, 2.0, 4.0, -0.828, 2),  # 0.7·(−2.04) + 0.3·2 is above −1.02, but not by 0.5
+        (2.0, 2.0, 1.0, -1.02, 4),  # 0.7·(−0.828) + 0.3·9 is: back, and half of its own score
+        (3.0, 2.0, 1.0, -1.914, 4),  # which it has again as soon as a cohort says so
     ]
     assert torch.allclose(torch.tensor(seen), torch.tensor(by_hand), atol=1e-6)
+
+
+def test_a_best_model_that_was_a_cohorts_luck_is_given_up_for_the_start() -> None:
+    """One cohort finds w = 1 better by 1, and all others worse by 0.2: half of 0.3, half of that, and it is gone."""
+    algorithm = Guarded(FedAvg(), slack=0.1)
+    server, deployed = algorithm.server_init(TASK), []
+    for gap in (0.0, -1.0, 0.2, 0.2, 0.2, 0.2):
+        server = judged(algorithm, server, gap)
+        deployed.append((weight(algorithm.model(TASK, server)), float(server["guard.low"])))
+    by_hand = [(0.0, 0.0), (1.0, -0.3), (1.0, -0.3), (1.0, -0.15), (1.0, -0.15), (0.0, 0.0)]  # s 0.0285 is the last
+    assert torch.allclose(torch.tensor(deployed), torch.tensor(by_hand), atol=1e-6)
 
 
 def test_momentum_begins_anew_when_the_model_goes_back() -> None:
@@ -78,6 +89,24 @@ def test_the_pace_grows_to_a_limit_and_falls() -> None:
         server = judged(algorithm, server, gap)
         paces.append(float(server["guard.pace"]))
     assert paces == [3.0, 7.0, 7.0, 7 / 8, 7 / 8, 21 / 8]
+
+
+def test_features_that_a_calibration_slowed_down_may_grow_beyond_the_head() -> None:
+    """Largest rate of the head 0.02, a hundredth for the features: pace 4 for the head, 100 for the features."""
+    local, task = LocalTraining(lr=0.1), replace(SMALL, rates=(0.02, 0.01))
+    algorithm = Guarded(FedAvg(local), grow=10.0, patience=1, most=4.0)
+    server, seen = algorithm.server_init(task), []
+    for _ in range(4):
+        told = algorithm.at_pace(task, float(server["guard.pace"]))
+        seen.append((local.rate(told, "head.weight"), local.rate(told, "features.0.weight")))
+        up = Update({**standing(server), "guard.worse": torch.tensor([-1.0, 1.0], dtype=torch.float64)}, 1.0)
+        server = algorithm.server_step(task, server, up)
+    assert torch.allclose(torch.tensor(seen), torch.tensor([(0.02, 0.001), (0.08, 0.01), (0.08, 0.1), (0.08, 0.1)]))
+
+
+def standing(server: Tree) -> Tree:
+    """Steps of no length for every leaf of the model."""
+    return zeros_like(nest("model", pick("inner.model", server)))
 
 
 def test_a_client_reports_the_paired_loss_and_trains_at_the_pace_told() -> None:

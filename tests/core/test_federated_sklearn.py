@@ -63,15 +63,41 @@ def test_it_goes_where_estimators_go() -> None:
     assert search.best_params_ == {"federatedclassifier__rounds": 4}
 
 
+def alike(one: FederatedClassifier | FederatedRegressor, other: FederatedClassifier | FederatedRegressor) -> bool:
+    return all(torch.allclose(leaf, weights(other)[key], atol=1e-5) for key, leaf in weights(one).items())
+
+
 def test_class_weights_are_those_of_the_loss() -> None:
+    """Of one client; among several one also counts by its samples' weights."""
     by_class = {name: 1.0 + place for place, name in enumerate(sorted(set(NAMES)))}
-    told = tuple(by_class.values())
-    inner = LocalTraining(lr=0.5, objective=CrossEntropy(class_weights=told))
+    inner = LocalTraining(lr=0.5, objective=CrossEntropy(class_weights=tuple(by_class.values())))
     mine = FederatedClassifier(FedProx(LocalTraining(lr=0.5)), rounds=2, class_weight=by_class).fit(X, NAMES)
     other = FederatedClassifier(FedProx(inner), rounds=2).fit(X, NAMES)
     plain = FederatedClassifier(FedProx(LocalTraining(lr=0.5)), rounds=2).fit(X, NAMES)
-    assert all(torch.equal(leaf, weights(other)[key]) for key, leaf in weights(mine).items())
-    assert not torch.equal(weights(mine)["head.weight"], weights(plain)["head.weight"])
+    assert alike(mine, other) and not alike(mine, plain)
+
+
+WHOLE = FedAvg(LocalTraining(lr=0.1, batch_size=10_000))
+
+
+def test_a_weight_is_so_many_samples_in_whole_batches() -> None:
+    """Beside weights by class, of which "balanced" counts samples as scikit-learn does; a weight of 0 is none."""
+    times = np.random.default_rng(1).integers(0, 4, 400)
+    again = np.repeat(np.arange(400), times)
+    by_class = {name: 1.0 + place for place, name in enumerate(sorted(set(NAMES)))}
+    for chosen in (None, by_class):
+        weighed = FederatedClassifier(WHOLE, rounds=3, class_weight=chosen)
+        weighed.fit(X, NAMES, clients=CLIENTS, sample_weight=0.7 * times)
+        repeated = FederatedClassifier(WHOLE, rounds=3, class_weight=chosen).fit(X[again], NAMES[again], CLIENTS[again])
+        assert alike(weighed, repeated)
+    assert not alike(weighed, FederatedClassifier(WHOLE, rounds=3).fit(X, NAMES, clients=CLIENTS))
+    y = X @ np.linspace(-1, 1, 64)
+    line = FederatedRegressor(WHOLE, rounds=3).fit(X, y, clients=CLIENTS, sample_weight=times)
+    assert alike(line, FederatedRegressor(WHOLE, rounds=3).fit(X[again], y[again], clients=CLIENTS[again]))
+    plain, same = (
+        FederatedRegressor(FAST, rounds=2).fit(X, y, CLIENTS, sample_weight=w) for w in (None, np.full(400, 0.3))
+    )
+    assert torch.equal(weights(plain)["head.weight"], weights(same)["head.weight"])
 
 
 def test_the_regressor_finds_a_line() -> None:
@@ -86,10 +112,9 @@ def test_the_regressor_finds_a_line() -> None:
 def test_bad_input_is_told() -> None:
     with pytest.raises(hansa.HansaError, match="Local gives every client a model of its own: use"):
         FederatedClassifier(Local(LocalTraining(lr=0.1)), rounds=1).fit(X, NAMES, clients=CLIENTS)
-    with pytest.raises(hansa.HansaError, match="Class weights are for what trains, and Fed3R does not"):
+    with pytest.raises(hansa.HansaError, match="The samples have weights, by which Fed3R does not count them"):
         FederatedClassifier("fed3r", class_weight="balanced").fit(X, NAMES)
-    own = FedAvg(LocalTraining(objective=CrossEntropy()))
-    with pytest.raises(hansa.HansaError, match="FedAvg has an objective of its own"):
-        FederatedClassifier(own, class_weight="balanced").fit(X, NAMES)
+    with pytest.raises(ValueError, match="Negative values in data"):
+        FederatedClassifier(FAST).fit(X, NAMES, sample_weight=-np.ones(400))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         FederatedClassifier(FAST).fit(X, NAMES, clients=CLIENTS[1:])

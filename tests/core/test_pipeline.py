@@ -53,7 +53,9 @@ def test_oll_encloses_what_comes_before_it_only() -> None:
 
 def test_rounds_follow_a_dash() -> None:
     assert [phase["rounds"] for phase in phases_from("FedAvg-1k + FedSim-20(head) + FP-3")] == [1000, 20, 3]
-    assert [phase["name"] for phase in phases_from("Fed3R-RF")] == ["Fed3R-RF", "Fed3R-RF"]
+    assert [phase.name for phase in phases_of(plan("Fed3R-RF"))] == ["feature-scale", "Fed3R-RF"]
+    twice = [phase.name for phase in phases_of(plan("FedAvg-2 + FedAvg-3"))]
+    assert twice == ["FedAvg(all)", "FedAvg(all)-2"]
 
 
 def test_random_features_lift_the_model() -> None:

@@ -94,6 +94,11 @@ def test_all_errors_are_told_at_once(tmp_path: Path) -> None:
         plan(wrong, tmp_path)
     assert len(error.value.problems) == 3
     assert all("plan.toml: " in problem for problem in error.value.problems)
+    deep = GOOD.replace("rounds = 3", "rounds = 0").replace("lr = 0.5", "lr = -1")
+    with pytest.raises(Problems) as error:  # what is wrong inside does not hide what is wrong around it
+        plan(deep, tmp_path)
+    inside, around = error.value.problems
+    assert "'lr' of local training must be" in inside and "'rounds' of a phase must be" in around
 
 
 def test_settings_without_a_name_are_those_of_the_default(tmp_path: Path) -> None:

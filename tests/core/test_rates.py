@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -271,3 +272,20 @@ def test_fine_tuning_without_any_choice_is_no_worse_than_its_start(first: str, t
     done = api.run(plan(phases, engine="vectorised"), out=tmp_path / "tuned")
     closed, *_, last = done.summary["phases"]
     assert last["metrics"]["test_accuracy"] >= closed["metrics"]["test_accuracy"] - 0.005
+
+
+@pytest.mark.parametrize(
+    ("file", "partition"),
+    [("usps.npz", {"name": "dirichlet", "clients": 40, "alpha": 0.1}), ("femnist110.npz", {"name": "natural"})],
+)
+def test_fine_tuning_on_real_data_is_no_worse_than_its_start(
+    file: str, partition: dict[str, Any], shared_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """No default was set by looking at USPS."""
+    visits = {"rounds": 6, "evaluate_every": 6, "orchestration": {"name": "star", "clients": 10}}
+    data = {"source": {"name": "npz", "path": str(shared_data(file))}, "partition": partition}
+    phases = [{"algorithm": "fed3r"}, {"algorithm": "fedavg", **visits}]
+    table = {"data": data, "model": {"name": "mlp", "hidden": [64]}, "phases": phases, "engine": "vectorised"}
+    done = api.run(plan_from_table(table, "real", tmp_path), out=tmp_path / "tuned")
+    closed, *_, last = (phase["metrics"]["test_accuracy"] for phase in done.summary["phases"])
+    assert last >= closed - 0.005 and last > 0.3

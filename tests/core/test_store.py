@@ -187,7 +187,7 @@ def test_a_store_is_the_same_however_much_waits_for_a_commit(
                     store.commit({"step": step})
                 case _:
                     store.put(name, {"x": torch.full((100,), float(step))}, client)
-        assert there._waiting == sum(map(len, there._held.values())) <= held
+        assert there._bytes == sum(map(len, there._held.values())) <= held and there._waiting <= there._held.keys()
         mine, known = there.get(name, client), here.get(name, client)
         assert (mine is None) == (known is None) and equal(mine or {}, known or {})
         assert sorted(there.clients(name)) == sorted(here.clients(name))
@@ -196,3 +196,15 @@ def test_a_store_is_the_same_however_much_waits_for_a_commit(
     again = DiskStore(there.path)
     assert all(sorted(again.clients(name)) == sorted(here.clients(name)) for name in "ab")
     again.close()
+
+
+def test_what_was_put_of_late_is_not_read_again_after_a_commit(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path / "state.sqlite")
+    store.put("a", {"x": torch.ones(3)}, "anna")
+    store.commit({})
+    asked: list[str] = []
+    store._database.set_trace_callback(asked.append)
+    found = store.get("a", "anna")
+    assert found is not None and equal(found, {"x": torch.ones(3)})
+    assert not asked
+    store.close()

@@ -19,7 +19,7 @@ from hansa.data import album
 from hansa.data.album import Pictures
 from hansa.data.clients import LateInputs
 from hansa.data.federation import build_federation
-from hansa.data.lazy import LazyRows, read_ahead, rows_of
+from hansa.data.late_rows import LateRows, read_ahead, rows_of
 from hansa.data.partitions.natural import Natural
 from hansa.data.sources.images import Images
 from hansa.data.sources.npz import Npz
@@ -122,7 +122,7 @@ def test_a_process_that_was_ended_is_told_and_replaced(folder: Path, on_disk: Ca
     np.testing.assert_array_equal(x[:], first)
 
 
-class Slow(LazyRows):
+class Slow(LateRows):
     """Numbers, which say when they are read."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Slow(LazyRows):
             self.two.set()
         return rows[:, None]
 
-    def some(self, rows: np.ndarray) -> LazyRows:
+    def some(self, rows: np.ndarray) -> LateRows:
         raise NotImplementedError
 
 
@@ -245,7 +245,7 @@ def test_the_benchmark_of_files_computes_everything_once(
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     import from_files
 
-    sizes = {"pictures": 300, "clients": 4, "classes": 3, "size": 32}
+    sizes = {"like": "inaturalist", "pictures": 300, "clients": 40, "classes": 3, "size": 32}
     settings = Namespace(**sizes, backbone="glance", device="cpu", folder=tmp_path)
     on_disk()
     assert from_files.generate(settings) > 300 * 500  # bytes
@@ -254,3 +254,7 @@ def test_the_benchmark_of_files_computes_everything_once(
     assert first["accuracy"] > 0.9 and first["memory"] > 1e8 and first["processes"] >= 2
     assert from_files.finished(tmp_path / "cache" / "features") == 300
     assert min(from_files.statistics(settings).values()) > 0
+    monkeypatch.setattr(from_files, "REPEATS", 1)
+    found = from_files.rates(settings)
+    assert min(found[key] for key in ("files", "alone", "decoding", "network")) > 0
+    assert len(list((tmp_path / "cache" / "features").iterdir())) == 2  # nothing of it is kept

@@ -215,15 +215,15 @@ def test_models_under_way_equal_serial() -> None:
 
 def test_lanes_abreast_hold_no_more_samples_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[int] = []
-    apart = client_blocks.ClientBlocks.apart
+    together = client_blocks.ClientBlocks.together
 
     def noted(self: client_blocks.ClientBlocks, names: Sequence[str]) -> object:
         fetched.append(sum(self.sizes(names)))
-        return apart(self, names)
+        return together(self, names)
 
     alone = ran(FedAvg(LOCAL), Serial(), orchestration=Chains(2))
     monkeypatch.setattr(client_blocks, "BLOCK_BYTES", 40 * 4 * 12)
-    monkeypatch.setattr(client_blocks.ClientBlocks, "apart", noted)
+    monkeypatch.setattr(client_blocks.ClientBlocks, "together", noted)
     assert_same(alone, ran(FedAvg(LOCAL), Vectorised(), orchestration=Chains(2)), ROUNDING)
     assert max(fetched) <= 40
 

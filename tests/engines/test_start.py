@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hansa
@@ -34,6 +35,13 @@ for plan in sys.argv[1:]:
     app(["validate", plan], standalone_mode=False)
     assert "torch" not in sys.modules, plan
     assert "sklearn" not in sys.modules, plan
+"""
+LOOK = """
+import sys
+from hansa.cli.commands import app
+for words in (["new", "own.toml", "--from", "sensors.npz"], ["split", "own.toml"], ["advise", "sensors.npz"]):
+    app(words, standalone_mode=False)
+    assert "torch" not in sys.modules, words
 """
 CATALOGUE = """
 import importlib, sys
@@ -79,8 +87,18 @@ def test_plans_are_checked_without_torch() -> None:
     subprocess.run([sys.executable, "-c", VALIDATE, *sorted(sources.keys() - apart)], check=True, capture_output=True)
 
 
+def test_data_is_looked_at_without_torch(tmp_path: Path) -> None:
+    """Also where inputs will be standardised and a test set is cut for all: only labels are looked at."""
+    y = np.arange(120) % 3
+    sensors = np.eye(3)[y] + np.random.default_rng(0).normal(size=(120, 3))
+    np.savez(tmp_path / "sensors.npz", x=sensors, y=y, client=np.repeat(["a", "b", "c", "d"], 30))
+    subprocess.run([sys.executable, "-c", LOOK], check=True, capture_output=True, cwd=tmp_path)
+    plan = tomllib.loads((tmp_path / "own.toml").read_text())["data"]
+    assert plan["source"]["scale"] == "standard" and plan["test"]["kind"] == "both"
+
+
 def test_a_check_takes_less_than_half_of_importing_torch(tmp_path: Path, torch_alone: float) -> None:
-    """Measured: 0.3, of a package that is compiled already, as `pip install` leaves it."""
+    """Measured: 0.28, of a package that is compiled already, as `pip install` leaves it."""
     shutil.copytree(Path(hansa.__file__).parent, tmp_path / "hansa", ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(tmp_path)], check=True)
     ratio = min(tell(RUN, "validate", "digits-fedavg", path=tmp_path)[0] for _ in range(2)) / torch_alone

@@ -42,7 +42,7 @@ from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Samples
 from hansa.data.federation import Federation, federation_from_clients
 from hansa.data.targets import Classes
-from hansa.engines import client_blocks, vectorised, visits
+from hansa.engines import client_blocks, devices, vectorised, visits
 from hansa.engines.kernels import sample_space, stacked
 from hansa.engines.kernels.cohort import Job
 from hansa.engines.kernels.lazy_sum import LazySum
@@ -348,11 +348,11 @@ def test_convolutions_are_exact_only_while_the_engine_works() -> None:
         return backends.cudnn.deterministic, backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
 
     before = flags()
-    with vectorised.same_bits("cpu"):
+    with devices.same_bits("cpu"):
         assert flags() == before
-    with vectorised.same_bits("cuda"):
+    with devices.same_bits("cuda"):
         assert flags() == (True, False, False)
-    with vectorised.same_bits("cuda", "tf32"):
+    with devices.same_bits("cuda", "tf32"):
         assert flags() == (True, True, True)
     assert flags() == before
 

@@ -44,7 +44,7 @@ def job(model: Model, width: int, training: LocalTraining, **settings) -> Job:
     ids=str,
 )
 def test_side_by_side_is_as_alone(model: Model, training: LocalTraining, settings: dict) -> None:
-    jobs = [job(model, width, training, **settings) for width in (5, 7, 8)]
+    jobs = [job(model, width, training, **settings) for width in (2, 7, 40)]
     kernel = Stacked()
     assert len({kernel.group(one.turn) for one in jobs}) == 1
     for one, found in zip(jobs, kernel.train(Cohort.of(jobs), torch.device("cpu")), strict=True):
@@ -61,8 +61,17 @@ def test_what_is_not_padded() -> None:
     def network(model: Model, width: int, outputs: int = 3) -> object:
         return network_of(Task(model, (width,), outputs))
 
-    assert network(MLP((6,)), 5) == network(MLP((6,)), 8) != network(MLP((6,)), 9)  # at most as much again
+    assert network(MLP((6,)), 5) == network(MLP((6,)), 128)  # narrow ones are padded as far as costs nothing
+    assert network(MLP((6,)), 128) != network(MLP((6,)), 129)
+    assert network(MLP((6,)), 129) == network(MLP((6,)), 256) != network(MLP((6,)), 257)  # at most as much again
     assert network(MLP((6,)), 5) != network(MLP((6,), "tanh"), 5)
     assert network(MLP((6,)), 5) != network(MLP((7,)), 5)
     assert network(MLP((6,)), 5) != network(MLP((6,)), 5, outputs=2)
     assert network_of(Task(MLP((6,)), (1, 4, 4), 3)) != network_of(Task(MLP((6,)), (1, 3, 5), 3))
+
+
+def test_inputs_that_do_not_fit_the_first_layer_are_not_padded_to_fit() -> None:
+    good = job(MLP((6,)), 5, SGD)
+    task = Task(MLP((6,)), (4,), 3)
+    wrong = replace(good.turn, task=task)  # a client of four columns that was sent a layer of five
+    assert Stacked().group(good.turn) != Stacked().group(wrong)

@@ -14,7 +14,7 @@ from hansa.data.dataset import Dataset, Samples
 from hansa.data.targets import Classes
 from hansa.errors import HansaError, HansaWarning
 from hansa.features.cache import CHUNK, FeatureCache
-from hansa.features.extract import extract_features
+from hansa.features.extract import _Work, extract_features
 from hansa.io.cache import default_cache, digest, digest_array, digest_files
 
 TRAIN, TEST = 2 * CHUNK + 100, 300
@@ -114,6 +114,15 @@ def test_two_processes_share_the_work(tmp_path: Path, counting: Doubling) -> Non
     assert [process.exitcode for process in processes] == [0, 0]
     assert sum(counting.lines()) == TRAIN + TEST  # no sample twice
     assert extract_features(numbers(), counting, cache=tmp_path).computed == 0
+
+
+def test_what_another_process_did_meanwhile_is_not_computed_to_count_it(tmp_path: Path, counting: Doubling) -> None:
+    data, folder = numbers(), tmp_path / "features"
+    shelves = [FeatureCache(folder / digest(counting.fingerprint(), digest_array(data.train.x), str(CHUNK)))]
+    late = _Work(counting, shelves, "cpu", lambda _: None)  # which began when nobody had counted
+    found = extract_features(data, counting, cache=tmp_path)
+    before = counting.lines()
+    assert late.columns(2, data.train.x, 64).flops_per_sample == found.flops_per_sample and counting.lines() == before
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "flipped"])

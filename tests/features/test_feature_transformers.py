@@ -19,6 +19,7 @@ from hansa.errors import HansaError
 from hansa.features.extract import extract_features
 from hansa.features.transformers import Transformers
 from hansa.models.processor import Processor
+from hansa.models.transformers import load_encoder
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
@@ -139,6 +140,13 @@ def test_random_weights_never_pass_for_features(tmp_path: Path) -> None:
     assert features_of(Transformers(str(folder)), IMAGES).shape == (5, 12)
     with pytest.raises(HansaError, match="no weights for pooler"):
         Transformers(str(folder), "pooler").prepare()
+
+
+def test_no_bar_but_our_own_is_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    vit().save_pretrained(tmp_path)
+    capfd.readouterr()
+    load_encoder(tmp_path, "vit", pooler=False)
+    assert "Loading" not in capfd.readouterr().err and transformers.utils.logging.is_progress_bar_enabled()
 
 
 def test_text(tmp_path: Path) -> None:

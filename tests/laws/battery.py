@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -288,10 +289,9 @@ def experiment(
         Sweep() if algorithm.one_shot and not isinstance(orchestration, Chains) else orchestration or Star(4)
     )
     phase = Phase("only", algorithm, orchestration, 1 if algorithm.one_shot else rounds)
-    samples = sum(data.sizes().values())
     common, own = networks_of(model or MODELS.get(known, TinyNet()), data.inputs())
     shape, count = common.input_shape if own else (WIDTH,), len(data.clients)
-    task = Task(common.model, shape, CLASSES, count, seed, samples=samples, public=public(), networks=own)
+    task = Task(common.model, shape, CLASSES, count, seed, samples=data.mass(), public=public(), networks=own)
     return Experiment(task, data, (phase,), engine or Serial(), seed)
 
 

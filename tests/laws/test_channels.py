@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
 from battery import (
+    Disk,
     ALGORITHMS,
     CHANNELS,
     ENGINES,
@@ -41,7 +41,7 @@ from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.io.codec import piece_from_table, piece_to_table
 from hansa.io.registry import CATALOGUE, find, name_of
-from hansa.io.store import DiskStore, MemoryStore
+from hansa.io.store import MemoryStore
 from hansa.orchestrate.star import Star, Sweep
 from hansa.payload import Role, Update
 from hansa.plan.channel import check_channel
@@ -144,11 +144,11 @@ def test_chains_hand_on_what_was_compressed(name: str) -> None:
 
 @every_channel
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
-def test_resumed_equals_uninterrupted_through_a_channel(name: str, channel: Channel, tmp_path: Path) -> None:
-    made, journal, store = through(channel, ALGORITHMS[name], rounds=4), ListJournal(), DiskStore(tmp_path / "s.sqlite")
+def test_resumed_equals_uninterrupted_through_a_channel(name: str, channel: Channel, disk: Disk) -> None:
+    made, journal, store = through(channel, ALGORITHMS[name], rounds=4), ListJournal(), disk()
     run_phases(made, store, journal, stop=lambda: len(journal.records) >= 2)
     store.close()
-    store = DiskStore(tmp_path / "s.sqlite")
+    store = disk()
     assert run_phases(made, store, journal)
     same((PhaseRun(made, 0, store, None), journal), outcome(made))
 

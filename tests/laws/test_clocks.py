@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from battery import LOCAL, experiment, federation, outcome
+from battery import LOCAL, Disk, experiment, federation, outcome
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.contract import Algorithm
-from hansa.io.store import DiskStore
 from hansa.orchestrate.clock import Constant, Drawn, LogNormal
 from hansa.orchestrate.fedasyncseq import FedAsyncSeq
 from hansa.orchestrate.fedseq import FedSeq
@@ -61,9 +59,9 @@ def test_chains_that_wait_for_nobody_end_sooner() -> None:
 
 
 @pytest.mark.parametrize("orchestration", [Star(3), FedAsyncSeq(superclients=4, fraction=0.5, window=4)], ids=str)
-def test_a_resumed_run_has_the_same_time(orchestration: Orchestration, tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_same_time(orchestration: Orchestration, disk: Disk) -> None:
     made = timed(FedAvg(LOCAL), orchestration)
-    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+    journal, store = ListJournal(), disk()
     run_phases(made, store, journal, stop=lambda: len(journal.records) >= 3)
     assert len(journal.records) == 3
     assert run_phases(made, store, journal)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tomli_w
 import torch
-from battery import ALGORITHMS, LOCAL, clients_states, experiment, federation, outcome
+from battery import ALGORITHMS, LOCAL, Disk, clients_states, experiment, federation, outcome
 
 from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
@@ -20,7 +19,6 @@ from hansa.engines.session import Engine
 from hansa.engines.vectorised import Vectorised
 from hansa.errors import HansaError
 from hansa.io.codec import piece_from_table, piece_to_table
-from hansa.io.store import DiskStore
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.dropout import Dropout
 from hansa.orchestrate.planner import Roster, without
@@ -102,8 +100,8 @@ def test_every_engine_misses_the_same_clients(engine: Engine) -> None:
     assert all(torch.allclose(leaf, right[0].server[key], atol=1e-5) for key, leaf in left[0].server.items())
 
 
-def test_a_resumed_run_misses_the_same_clients(tmp_path: Path) -> None:
-    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+def test_a_resumed_run_misses_the_same_clients(disk: Disk) -> None:
+    journal, store = ListJournal(), disk()
     run_phases(made(), store, journal, stop=lambda: len(journal.records) >= 2)
     assert len(journal.records) == 2
     assert run_phases(made(), store, journal)
@@ -112,17 +110,17 @@ def test_a_resumed_run_misses_the_same_clients(tmp_path: Path) -> None:
     assert equal(PhaseRun(made(), 0, store, None).server, whole[0].server)
 
 
-def test_below_the_minimum_the_run_stops(tmp_path: Path) -> None:
+def test_below_the_minimum_the_run_stops(disk: Disk) -> None:
     """What was committed stays, and a lower minimum lets it go on from there."""
     counts = [record["clients"] for record in outcome(made())[1].records]
     worst = min(counts)
     first = counts.index(worst)
     demanding = made(minimum=(worst + 0.5) / 7)
-    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+    journal, store = ListJournal(), disk()
     with pytest.raises(HansaError, match=rf"Round {first + 1} of phase 'only': {7 - worst} of 7 .* did not answer"):
         run_phases(demanding, store, journal)
     store.close()
-    assert run_phases(made(), DiskStore(tmp_path / "state.sqlite"), journal)
+    assert run_phases(made(), disk(), journal)
     assert journal.told() == outcome(made())[1].told()
 
 

@@ -6,13 +6,13 @@ import pickle
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
 import torch
 from battery import (
+    Disk,
     ALGORITHMS,
     CLASSES,
     COLLECTS,
@@ -50,7 +50,7 @@ from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.io.codec import piece_from_table, piece_import_paths, piece_to_table
 from hansa.io.registry import CATALOGUE, find, name_of
-from hansa.io.store import DiskStore, MemoryStore
+from hansa.io.store import MemoryStore
 from hansa.io.trust import Trust
 from hansa.models.dense import Linear
 from hansa.orchestrate.chains import Chains
@@ -246,25 +246,25 @@ def test_clients_elsewhere_equal_serial(algorithm: Algorithm) -> None:
 
 
 @every_algorithm
-def test_disk_equals_memory(algorithm: Algorithm, tmp_path: Path) -> None:
-    same(outcome(experiment(algorithm), DiskStore(tmp_path / "state.sqlite")), outcome(experiment(algorithm)))
+def test_disk_equals_memory(algorithm: Algorithm, disk: Disk) -> None:
+    same(outcome(experiment(algorithm), disk()), outcome(experiment(algorithm)))
 
 
 @every_algorithm
 @pytest.mark.parametrize("orchestration", ["star", "lines"])
 @pytest.mark.parametrize("stop_after", [1, 2])
 def test_resumed_equals_uninterrupted(
-    algorithm: Algorithm, orchestration: str, stop_after: int, tmp_path: Path
+    algorithm: Algorithm, orchestration: str, stop_after: int, disk: Disk
 ) -> None:
     """Also in the middle of a window, with models under way."""
     if orchestration == "lines" and named(algorithm) in UNLINED:
         orchestration = "sweep"
     made = experiment(algorithm, orchestration=ORCHESTRATIONS[orchestration], rounds=4)
     journal = ListJournal()
-    store = DiskStore(tmp_path / "state.sqlite")
+    store = disk()
     run_phases(made, store, journal, stop=lambda: len(journal.records) >= stop_after)
     store.close()
-    store = DiskStore(tmp_path / "state.sqlite")
+    store = disk()
     assert run_phases(made, store, journal)
     same((PhaseRun(made, 0, store, None), journal), outcome(made))
 
@@ -352,7 +352,7 @@ def test_fed3r_is_the_centralised_ridge_under_any_partition(orchestration: objec
     assert float((solved - expected).norm() / expected.norm()) < 1e-9
 
 
-def test_phases_continue_each_other(tmp_path: Path) -> None:
+def test_phases_continue_each_other(disk: Disk) -> None:
     """The second phase starts from the first one's model, and a stop between phases loses nothing."""
     first, second = experiment(Fed3R()), experiment(FedAvg(LOCAL), rounds=2)
     both = type(first)(first.task, first.federation, (*first.phases, *second.phases), first.engine)
@@ -360,7 +360,7 @@ def test_phases_continue_each_other(tmp_path: Path) -> None:
     head = stage.algorithm.model(stage.task, stage.server)
     start = PhaseRun(both, 1, MemoryStore(), stage).server
     assert equal(pick("model", start), head)
-    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+    journal, store = ListJournal(), disk()
     assert not run_phases(both, store, journal, stop=lambda: True)
     assert len(journal.records) == 1
     assert run_phases(both, store, journal)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, product
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from battery import ALGORITHMS, CLIENTS, ENGINES, LOCAL, ORCHESTRATIONS, experiment, federation, outcome
+from battery import ALGORITHMS, CLIENTS, ENGINES, LOCAL, ORCHESTRATIONS, Disk, experiment, federation, outcome
 from law_examples import Strict
 from test_laws import close, same
 
@@ -25,13 +24,13 @@ from hansa.engines.serial import Serial
 from hansa.engines.vectorised import Vectorised
 from hansa.errors import HansaError
 from hansa.features.module import FrozenModule
-from hansa.io.store import DiskStore
 from hansa.orchestrate.fedasyncseq import FedAsyncSeq
 from hansa.orchestrate.fedseq import FedCyclic, FedSeq
 from hansa.orchestrate.fedseq2par import FedSeq2Par
+from hansa.orchestrate.grouping import METRICS_OF
 from hansa.orchestrate.planner import Leg, Orchestration, Roster
 from hansa.orchestrate.star import Star, Sweep
-from hansa.orchestrate.superclients import KINDS_OF, METRICS_OF
+from hansa.orchestrate.superclients import KINDS_OF
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import exchanged, run_phases
 from hansa.running.phase_run import PhaseRun
@@ -94,21 +93,21 @@ def test_processes_equal_serial_along_superclients(name: str, orchestration: str
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
 @pytest.mark.parametrize(("name", "orchestration"), [*product(TRAINED, SEQUENTIAL)])
 def test_resumed_equals_uninterrupted_along_superclients(
-    name: str, orchestration: str, stop_after: int, tmp_path: Path
+    name: str, orchestration: str, stop_after: int, disk: Disk
 ) -> None:
     """Also in the middle of a window, and where superclients have just been made anew."""
     made = experiment(ALGORITHMS[name], orchestration=ORCHESTRATIONS[orchestration], rounds=4)
-    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+    journal, store = ListJournal(), disk()
     run_phases(made, store, journal, stop=lambda: len(journal.records) >= stop_after)
     store.close()
-    store = DiskStore(tmp_path / "state.sqlite")
+    store = disk()
     assert run_phases(made, store, journal)
     same((PhaseRun(made, 0, store, None), journal), outcome(made))
 
 
-def test_resumed_between_describing_and_grouping_equals_uninterrupted(tmp_path: Path) -> None:
+def test_resumed_between_describing_and_grouping_equals_uninterrupted(disk: Disk) -> None:
     made = described("clf", FedAsyncSeq("greedy", fraction=0.6, superclients=3, window=2))
-    journal, store = ListJournal(), DiskStore(tmp_path / "state.sqlite")
+    journal, store = ListJournal(), disk()
     run_phases(made, store, journal, stop=lambda: len(journal.records) >= 1)
     run_phases(made, store, journal, stop=lambda: len(journal.records) >= 2)
     assert len(journal.records) == 2 and run_phases(made, store, journal)

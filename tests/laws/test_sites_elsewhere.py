@@ -611,6 +611,29 @@ def test_odd_errands_fail_by_themselves(talk: Talk) -> None:
     assert site.store.get("state/1-1-0", "c1") is None
 
 
+def test_errors_tell_a_server_neither_paths_nor_samples(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they say stays at the site, whose own log has the whole."""
+    heard: list[str] = []
+    monkeypatch.setattr(talk.site, "tell", heard.append)
+    for number, (error, told) in enumerate(
+        [
+            (ValueError("cannot read 'Ann Smith, born 1970'"), "ValueError, of which the site's own log has the rest."),
+            (OSError(2, "No such file", "/ward/ann.png"), "FileNotFoundError, of which the site's own log has"),
+            (HansaError("The picture '/ward/ann.png' cannot be read."), "Client 'c1': The picture '…' cannot be read."),
+        ]
+    ):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("hansa.engines.errands.perform", fail)
+        talk.letter = replace(talk.letter, number=number + 1)
+        assert talk.visited().error.startswith(told)
+        assert heard[-1].startswith("A letter was not carried out: Client 'c1'") and str(error) in heard[-1]
+    monkeypatch.setattr(talk.site, "_answer", fail)
+    assert talk.refused(number=9) == "The picture '…' cannot be read." and "/ward/ann.png" in heard[-1]
+
+
 def test_a_site_says_who_is_there_and_shows_no_sample(talk: Talk) -> None:
     """To anybody, and without taking it away from the server that it works for."""
     hello = letters.write(Letter(talk.letter.lease + 1, 1), [])

@@ -23,12 +23,13 @@ from hansa.features.transformers import Transformers
 from hansa.models import efficientnet, transformers
 from hansa.models.efficientnet import EfficientNetLiteModel
 from hansa.models.networks.backbone import ROWS, FrozenNorm
+from hansa.models.parts import fingerprint_of
 from hansa.models.transformers import TransformersModel
 from hansa.plan.assemble import task_for
 from hansa.plan.files import plan_from_table
 from hansa.plan.identity import code_facts
 from hansa.results.reader import Run
-from hansa.task import ClientData, Model, Task, fingerprint_of
+from hansa.task import ClientData, Model, Task
 from hansa.training.local import LocalTraining, Trained, Turn, train
 from hansa.tree import Tree, equal, pick
 

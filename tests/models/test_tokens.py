@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.flic import Alignment, Flic
+from hansa.algorithms.l2gd import L2GD
 from hansa.algorithms.private import Private
 from hansa.algorithms.robust import Robust
 from hansa.algorithms.scaffold import Scaffold
@@ -21,6 +23,7 @@ from hansa.io.registry import Piece
 from hansa.io.store import MemoryStore
 from hansa.models.dense import MLP
 from hansa.models.encoders import Encoders
+from hansa.models.latent import Latent
 from hansa.models.tokens import ColumnTokens
 from hansa.orchestrate.star import Star
 from hansa.plan.shapes import misfit, networks_of
@@ -132,6 +135,15 @@ def test_what_cannot_take_part_is_refused_before_a_run() -> None:
     assert "Private needs the same leaves of every client" in why(Private(noise="simulated"))
     assert "Phase 'only' shares leaves that do not fit all clients" in why(Scaffold())
     assert "together" in why(Robust())
+
+
+def test_a_trial_that_diverges_is_no_misfit() -> None:
+    """Rates that are too high for made-up samples of one width, and not of another, are a run's own matter."""
+    clients = {f"c{width}": ClientInputs(f"c{width}", (width,)) for width in (13, 21)}
+    network, own = networks_of(Latent(hidden=100), clients)
+    inner = L2GD(LocalTraining(lr=0.05), keep="features")
+    phase = Phase("only", Flic(inner, Alignment(pretrain_epochs=2)), Star(fraction=1.0), 1)
+    assert misfit(phase, Task(network.model, network.input_shape, 2, 2, networks=own), clients) == ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 from hansa.errors import HansaError
 from hansa.orchestrate.clock import Constant, Drawn, Exponential, LogNormal, Measured, Pace, Paces, Timeline, Uniform
 from hansa.orchestrate.planner import Leg
+from hansa.plan.files import plan_from_table
 
 PACES = Paces({"a": Pace(1.0, 0.5), "b": Pace(2.0, 0.5), "c": Pace(4.0, 0.0)}, seed=0)
 SAMPLES = {"a": 3, "b": 2, "c": 1}.__getitem__  # visits of 3 + 1, 4 + 1 and 4 + 0 seconds
@@ -77,6 +78,32 @@ def test_visits_may_jitter_and_a_round_draws_the_same_again() -> None:
     assert first == again != later and 5 <= first <= 15
 
 
+def test_clients_are_reached_in_shares_that_a_distribution_draws() -> None:
+    names = [f"client-{k}" for k in range(200)]
+    every, half, some = (
+        Drawn(available=one).open(names, 0).paces for one in (Constant(1.0), Constant(0.5), Uniform(0.2, 1.4))
+    )
+    assert {one.available for one in half.values()} == {0.5} and {one.available for one in every.values()} == {1.0}
+    shares = [one.available for one in some.values()]
+    assert min(shares) < 0.3 and 0.25 < np.mean(np.array(shares) == 1.0) < 0.42  # a third of the draws are above 1
+    assert all(one[:2] == every[name][:2] and one.phase == every[name].phase for name, one in some.items())
+
+
+def test_a_number_in_a_plan_is_a_distribution_of_that_number_alone() -> None:
+    def read(available: object):
+        clock = {"name": "drawn", "seconds_per_sample": 1, "latency": 2.5, "available": available}
+        phase = {"algorithm": "fedavg", "clock": clock}
+        table = {"data": {"source": "digits", "partition": "iid"}, "phases": [phase]}
+        return plan_from_table(table, "plan", Path()).phases[0].clock
+
+    assert read(0.5) == Drawn(Constant(1.0), Constant(2.5), available=Constant(0.5))
+    uniform = {"name": "uniform", "low": 0.5, "high": 1.0}
+    assert read(uniform) == Drawn(Constant(1.0), Constant(2.5), available=Uniform(0.5, 1.0))
+    for odd in (True, "often", [0.5], 1.5, 0):
+        with pytest.raises(HansaError, match=r"phases\.0\.clock"):
+            read(odd)
+
+
 def test_a_file_gives_paces(tmp_path: Path) -> None:
     (tmp_path / "clock.csv").write_text("client,seconds_per_sample,latency,available,period\na,0.5,1,,\nb,2,0,0.5,8\n")
     paces = Measured(str(tmp_path / "clock.csv")).open(["a", "b"], 0).paces
@@ -101,7 +128,7 @@ def test_a_bad_file_is_refused(text: str, says: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [lambda: LogNormal(0), lambda: Uniform(2, 1), lambda: Drawn(available=0), lambda: Exponential(0)]
+    "bad", [lambda: LogNormal(0), lambda: Uniform(2, 1), lambda: Drawn(available=Constant(0.0)), lambda: Exponential(0)]
 )
 def test_settings_are_checked(bad) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(HansaError):

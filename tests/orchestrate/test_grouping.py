@@ -15,8 +15,8 @@ from hansa.errors import HansaError
 from hansa.orchestrate.clusters import balanced, kmeans, squares
 from hansa.orchestrate.dissimilarity import METRICS, dissimilarity
 from hansa.orchestrate.fedseq2par import growth
-from hansa.orchestrate.grouping import GROUPINGS, Limits, group
-from hansa.orchestrate.superclients import EVERY_METRIC, KINDS_OF, METRICS_OF
+from hansa.orchestrate.grouping import EVERY_METRIC, GROUPINGS, METRICS_OF, Limits, group
+from hansa.orchestrate.superclients import KINDS_OF
 
 DRAW = np.random.default_rng(0)
 P, Q = (DRAW.dirichlet(np.ones(6)) for _ in range(2))
@@ -104,7 +104,7 @@ def test_clustered_groups_hold_every_class(grouping: str) -> None:
 
 def test_greedy_takes_the_farthest_from_the_mean_of_the_group() -> None:
     rows = DRAW.normal(size=(12, 3))
-    (members,) = group("greedy", [1] * 12, rows, Limits(1), np.random.default_rng(3))
+    (members,) = group("greedy", [1] * 12, rows, Limits(1), np.random.default_rng(3), metric="euclidean")
     assert members == list(range(12))
     rng = np.random.default_rng(3)
     order = rng.permutation(12)
@@ -112,7 +112,7 @@ def test_greedy_takes_the_farthest_from_the_mean_of_the_group() -> None:
     while left:
         far = [np.linalg.norm(rows[one] - rows[found].mean(0)) if found else 0 for one in left]
         found.append(left.pop(int(np.argmax(far)) if found else 0))
-    halves = group("greedy", [1] * 12, rows, Limits(max_clients=5), np.random.default_rng(3))
+    halves = group("greedy", [1] * 12, rows, Limits(max_clients=5), np.random.default_rng(3), metric="euclidean")
     assert sorted(found[:5]) in halves
 
 
@@ -176,9 +176,38 @@ def test_a_rest_that_is_too_small_is_dealt_out() -> None:
     assert sorted(map(len, found)) == [4] * 9 + [5]
 
 
-def test_descriptions_must_be_there_for_everybody() -> None:
-    with pytest.raises(HansaError, match=r"The grouping 'icg' needs a row for each of the 4 clients\. Got 3\."):
-        group("icg", [1] * 4, np.ones((3, 2)), Limits(2), np.random.default_rng(0))
+@pytest.mark.parametrize(
+    ("grouping", "metric", "rows", "says"),
+    [
+        ("icg", None, np.ones((3, 2)), r"The grouping 'icg' needs a row for each of the 4 clients\. Got 3\."),
+        ("kmeans", None, None, r"needs a row for each of the 4 clients\. Got 0\."),
+        ("greedy", None, np.ones(4), r"needs a row for each of the 4 clients\. Got the shape \(4,\)"),
+        ("icg", None, np.full((4, 2), np.nan), "The metric 'euclidean' needs finite numbers, and client 'a' has"),
+        ("greedy", "kl", np.eye(4) - 0.1, "needs a distribution over classes, and client 'a' has"),
+        (
+            "greedy",
+            "gini",
+            np.diag([1, 1, 2, 1]),
+            "The metric 'gini' needs a distribution over classes, and client 'c'",
+        ),
+        ("greedy", "normalised-cosine", np.diag([1, -1, 1, 1]), "needs no negative entries, and client 'b' has"),
+        ("icg", "kl", np.eye(4), "The grouping 'icg' cannot go by the metric 'kl': use euclidean"),
+        ("random", "kl", None, "The grouping 'random' cannot go by the metric 'kl': leave 'metric' out"),
+        ("greedy", "l1", np.eye(4), "The grouping 'greedy' cannot go by the metric 'l1': use cosine, euclidean"),
+    ],
+)
+def test_descriptions_that_cannot_be_compared_are_refused_by_name(grouping, metric, rows, says: str) -> None:
+    with pytest.raises(HansaError, match=says):
+        group(grouping, [1] * 4, rows, Limits(2), np.random.default_rng(0), metric=metric, names="abcd")
+
+
+def test_a_grouping_goes_by_its_usual_metric_where_none_is_named() -> None:
+    rows = DRAW.normal(size=(30, 4))
+
+    def found(**named) -> list[list[int]]:
+        return group("greedy", [1] * 30, rows, Limits(5), np.random.default_rng(0), **named)
+
+    assert found() == found(metric="cosine") != found(metric="euclidean")
 
 
 @pytest.mark.parametrize(
@@ -210,5 +239,6 @@ def test_greedy_takes_time_that_grows_with_the_square_and_no_matrix_of_pairs(mon
     whole = METRICS["euclidean"]
     counting = whole._replace(compare=lambda p, rows: compared.append(len(rows)) or whole.compare(p, rows))
     monkeypatch.setitem(METRICS, "euclidean", counting)  # type: ignore[arg-type]
-    group("greedy", [1] * 300, DRAW.normal(size=(300, 3)), Limits(30), np.random.default_rng(0))
+    rows = DRAW.normal(size=(300, 3))
+    group("greedy", [1] * 300, rows, Limits(30), np.random.default_rng(0), metric="euclidean")
     assert sum(compared) <= 300**2 / 2 and max(compared) < 300

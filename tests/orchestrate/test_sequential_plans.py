@@ -212,6 +212,22 @@ def test_what_does_not_combine_is_refused_by_validate(first: str | None, grouped
         check_phases(planned([*phases[:-1], {**phases[-1], "orchestration": wrapped}]))
 
 
+def test_what_only_the_plan_tells_to_be_missing_is_refused_by_validate() -> None:
+    """Public samples to judge models on, and a second superclient to go on to."""
+    nobody = planned([psi("conf"), seq(grouping="greedy", metric="kl")])
+    with pytest.raises(Problems, match=r"Phase 'describe': .*there are none: set data\.test\.public"):
+        check_phases(nobody)
+    check_phases(planned([psi("conf"), seq(grouping="greedy", metric="kl")], public=3))
+    for window, says in ((3, "for 3 rounds, and there is one superclient: use 'fedcyclic'"), (1, ""), (None, "")):
+        alone = {"name": "fedasyncseq", "superclients": 1, **({"window": window} if window else {})}
+        going_on = planned([{**seq(), "orchestration": alone}])
+        if says:
+            with pytest.raises(Problems, match=f"Phase 'fedavg': .*{says}"):
+                check_phases(going_on)
+        else:
+            check_phases(going_on)
+
+
 @pytest.mark.parametrize(("grouping", "metric"), [("random", "kl"), ("kmeans", "cosine"), ("icg", "gini")])
 def test_a_grouping_refuses_a_metric_it_cannot_go_by(grouping: Any, metric: Any) -> None:
     with pytest.raises(HansaError, match=f"The grouping '{grouping}' cannot go by the metric '{metric}'"):

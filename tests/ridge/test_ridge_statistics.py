@@ -89,6 +89,33 @@ def test_streaming_equals_batch_and_many_small_clients_share_blocks(problem: Pro
     assert close(RidgeStatistics.zeros(12, 5).update(problem.z, problem.y, block=32), of(problem))
 
 
+def test_clients_one_by_one_give_the_bits_of_all_rows_in_one_piece(problem: Problem) -> None:
+    z, y = problem.z.float(), problem.y
+    whole = RidgeStatistics.from_features(z, y, 5, block=16)
+    parts = list(zip(z.split(4), y.split(4), strict=True))
+    grown = [(a.clone().requires_grad_(), b) for a, b in parts]
+    for clients in (parts, iter(parts), grown, [(a.numpy(), b.numpy()) for a, b in parts]):
+        found = RidgeStatistics.from_clients(clients, 12, 5, block=16)
+        assert all(torch.equal(leaf, whole.leaves()[key]) for key, leaf in found.leaves().items())
+        assert not found.gram.requires_grad
+    assert torch.equal(RidgeStatistics.from_clients([(z[:0], y[:0])], 12, 5).gram, torch.zeros(12, 12).double())
+
+
+def test_a_client_among_many_whose_shapes_do_not_fit_is_refused(problem: Problem) -> None:
+    z, y = problem.z, problem.y
+    good = (z[:4], y[:4])
+    for pair, why in (
+        ([(z[:3], y[:2]), (z[:2], y[:3])], "one entry per row \\(3\\). Got shape \\(2,\\)"),  # as many in all
+        ([(z[:3, :5], y[:3])], "must have 12 columns"),
+        ([(z[0], y[:1])], "must be a matrix"),
+        ([(z[:1], y[0])], "one entry per row"),
+        ([(z[:2], y[:2, None])], "one entry per row"),
+    ):
+        for clients in ([good, *pair, good], [(a.numpy(), b.numpy()) for a, b in [good, *pair]]):
+            with pytest.raises(HansaError, match=why):
+                RidgeStatistics.from_clients(clients, 12, 5)
+
+
 def test_clients_of_both_precisions_and_libraries_share_a_block(problem: Problem) -> None:
     rounded = problem.z[:100].float()
     clients = [(rounded.numpy(), problem.y[:100].numpy()), (problem.z[100:], problem.y[100:])]

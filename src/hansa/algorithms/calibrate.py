@@ -11,8 +11,8 @@ from hansa.errors import require
 from hansa.lazy import F, Tensor, torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
-from hansa.training.visits import AddsUp
-from hansa.tree import Tree, add
+from hansa.training.visits import AddsUp, doubles
+from hansa.tree import Tree
 
 GRID = tuple(10 ** (place / 10) for place in range(-30, 31))  # temperatures that are tried
 
@@ -34,8 +34,7 @@ class Calibrate(AddsUp):
 
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """Return the same shape for everyone."""
-        sizes = {"losses": len(GRID), "lengths": 2}
-        return {key: torch.empty(size, dtype=torch.float64, device="meta") for key, size in sizes.items()}
+        return doubles({"losses": (len(GRID),), "lengths": (2,)})
 
     def server_init(self, task: Task) -> Tree:
         """Start without losses and lengths."""
@@ -61,7 +60,7 @@ class Calibrate(AddsUp):
         """Add the sums."""
         finite = bool(cohort.sums["losses"].isfinite().all())
         require(finite, "The losses at some temperatures are not finite: the classifier says nothing of some samples.")
-        return add(server, cohort.sums)
+        return super().server_step(task, server, cohort)
 
     def model(self, task: Task, server: Tree) -> Tree:
         """Divide the head by the best temperature; leave it as it came before any client was heard."""

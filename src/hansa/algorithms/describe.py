@@ -18,6 +18,10 @@ from hansa.tree import Tree, nest, pick
 
 Estimator = Literal["clf", "conf", "task2vec", "labels"]
 KINDS = {"clf": "vector", "conf": "distribution", "task2vec": "positive", "labels": "distribution"}
+PUBLIC = (
+    "the estimator 'conf' judges models on public samples, and there are none: set data.test.public to a number of "
+    "samples of each class"
+)
 VARIANCE = 0.9  # the share that principal components keep
 
 
@@ -141,8 +145,7 @@ def _check_public(task: Task) -> None:
     """Refuse a public set that is not there, or that has no sample of some class."""
     public = task.public
     if public is None:
-        says = "The estimator 'conf' judges models on public samples, and there are none"
-        raise HansaError(f"{says}: set data.test.public to a number of samples of each class.")
+        raise HansaError(f"A phase cannot describe its clients: {PUBLIC}.")
     lacking = (torch.bincount(public.y, minlength=task.num_classes) == 0).nonzero().flatten().tolist()
     told = f"The public samples have none of class number {lacking[0] if lacking else ''}"
     require(not lacking, f"{told}, so the estimator 'conf' cannot tell who holds it: take some of every class.")

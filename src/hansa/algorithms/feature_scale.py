@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from hansa.contract import Algorithm
+from hansa.algorithms.statistics import BLOCK
 from hansa.errors import require
 from hansa.lazy import torch
-from hansa.payload import Role, Update
+from hansa.payload import Role
 from hansa.ridge import Spread
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, add, nest, pick
+from hansa.training.visits import AddsUp, doubles
+from hansa.tree import Tree, nest, pick
 
 SIGMA = "features.lift.sigma"
 
 
 @dataclass(frozen=True)
-class FeatureScale(Algorithm):
+class FeatureScale(AddsUp):
     """Sets σ of a model with random features to `factor` times the root mean square distance between all samples."""
 
     factor: float = 1.0
@@ -28,34 +31,35 @@ class FeatureScale(Algorithm):
     def __post_init__(self) -> None:
         require(self.factor > 0, f"The 'factor' of feature-scale must be a number > 0. Got {self.factor}.")
 
-    @property
-    def one_shot(self) -> bool:
-        """A second visit would count a client twice."""
-        return True
-
     def server_init(self, task: Task) -> Tree:
         """Start without any knowledge."""
         good = SIGMA in task.params()
         require(good, "The phase 'feature-scale' needs random features: set model.name = 'random-features'.")
         return {}
 
-    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
-        """Send nothing."""
-        return {}
-
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """Return the client's count, sum and sum of squares of the features below the random map."""
+    def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return the count, sum and sum of squares of the features below the random map."""
+        params = task.params()
         with torch.no_grad():
-            z = task.part("features.base", task.params(), data.x).flatten(1)
-        return Update(nest("spread", Spread.from_features(z).tree()), len(data), flops=3.0 * z.numel()), state
+            blocks = (task.part("features.base", params, x).flatten(1) for x in torch.split(data.x, BLOCK))
+            found = functools.reduce(operator.add, map(Spread.from_features, blocks))
+        return nest("spread", {key: leaf.cpu() for key, leaf in found.tree().items()})
 
-    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Add the sums."""
-        return add(server, cohort.sums) if server else cohort.sums
+    def operations(self, task: Task, samples: int) -> float:
+        """Count two sums and a square for every feature."""
+        return samples * 3.0 * _width(task)
+
+    def upload_shape(self, task: Task, data: ClientData) -> Tree:
+        """Return the same shape for everyone."""
+        return nest("spread", doubles({"count": (), "total": (_width(task),), "squares": ()}))
 
     def model(self, task: Task, server: Tree) -> Tree:
         """Return the model as it was, with σ set."""
         sigma = self.factor * Spread.from_tree(pick("spread", server)).distance
         return task.params() | {SIGMA: torch.tensor(sigma)}
+
+
+def _width(task: Task) -> int:
+    """Count the features below the random map."""
+    lift: Any = task.module.get_submodule("features.lift")
+    return int(lift.features.dimension_in)

@@ -46,8 +46,8 @@ class Fed3R(SumsRidge):
     less where these are fewer than features, and as exact.  The server solves `W = (A + λI)⁻¹ b` (eq. 6) and divides
     every column by its norm (`column`; the workshop version weighs by `Γ^α`, `gamma`).  λ is chosen from the sums by
     generalised cross-validation (`gcv`), or a number, as the papers' 0.01.  Sums are float64 always; `products` is what
-    features are multiplied in, `wire` what travels.  On random features this is Fed3R-RF.  AFL (He et al. 2025), which
-    sums `A_k + γI` over K clients and takes Kγ off again, is the same classifier.
+    features are multiplied in; `wire` is what travels.  On random features this is Fed3R-RF.  AFL (He et al. 2025),
+    which sums `A_k + γI` over K clients and takes Kγ off again, is the same classifier.
 
     Real targets Y take the place of one-hot labels: `b_k = Z_kᵀY_k`, with sums of z, y and y² beside it, so that the
     intercept, which is not penalised, is exact too; they travel in float64 and nothing is normalised.

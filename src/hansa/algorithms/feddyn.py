@@ -54,6 +54,11 @@ class FedDyn(Wrapper):
 
     uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP, "dual": Role.SUM}
 
+    @property
+    def weighs(self) -> bool:
+        """Steps, gradients and what a client counts are all that is made of samples."""
+        return True
+
     def server_init(self, task: Task) -> Tree:
         """Return the starting model and h = 0."""
         dual = zeros_like(self.local.weights(task, task.params()))

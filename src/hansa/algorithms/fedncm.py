@@ -11,7 +11,7 @@ from hansa.lazy import Tensor, torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
-from hansa.tree import Tree, add, subtract
+from hansa.tree import Tree, subtract
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,6 @@ class FedNCM(AddsUp):
         counts = torch.zeros(task.num_classes).double()
         counts[classes] = wire["counts"].double()
         return {"moment": moment, "counts": counts}
-
-    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Add the sums."""
-        return add(server, cohort.sums)
 
     def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
         """Return the sums without some clients."""

@@ -40,9 +40,13 @@ class Guarded(Wrapper):
     where `var(ḡ) = (1 − m/K)·var(g)/m` of m clients out of K.  Of the models that are better than w⁰ beyond doubt,
     `s < −doubt·σ`, the one with the lowest s is the best so far; it is what is deployed, and before any is found, w⁰
     is.  Where s rises above half of the lowest by more than `slack`, since cohorts differ, the server goes back to the
-    best and divides all rates by `shrink`.  After `patience` rounds without that it multiplies them by `grow`, up to
-    `most` times the rates it began with: further growth fits training samples alone.  Every return doubles the
-    patience: the longer a phase, the less is tried.
+    best and divides all rates by `shrink`; the lowest counts half from then on, until cohorts confirm it, and one that
+    is left within `slack` of zero was luck: the start is the best again.
+
+    After `patience` rounds without a return all rates are multiplied by `grow`, up to `most` times the first ones: a
+    head that goes further fits training samples alone.  Where a calibration has slowed the features down, since a head
+    of long columns moves them far in its worst direction, they may grow on to the rate of a head that was just
+    initialised.  Every return doubles the patience: the longer a phase, the less is tried.
 
     The model goes back, and momentum, the server's optimiser's or Mime's, begins anew, since it would repeat the way;
     what belongs together with clients' states, such as controls, stays.  The last round's step is never deployed, since
@@ -92,7 +96,7 @@ class Guarded(Wrapper):
             turns.append(turn)
             return turn
 
-        paced = replace(task, pace=float(down[PACE]))
+        paced = self.at_pace(task, float(down[PACE]))
         told = {key: leaf for key, leaf in down.items() if key != PACE}
         up, new = yield from changed(self.inner.visit(paced, told, state, data, rng), noted)
         received = yield judging(turns[0], turns[0].start)
@@ -132,14 +136,27 @@ class Guarded(Wrapper):
         variance = unseen * max(0.0, square - mean**2) / cohort.count
         error = math.hypot(MEMORY * error, (1 - MEMORY) * math.sqrt(variance))
         if score > low / 2 + self.slack:
+            low /= 2  # some of it was the cohort's luck
+            if low > -self.slack:
+                best, low = _model(self.inner.server_init(task)), 0.0
             back = _remembered(pace / self.shrink, low, 0.0, low, 0.0, 2 * patience)
             return nest("inner", stepped | self._calm(task) | best) | best | back
         if score < min(low, -self.doubt * error):
             best, low = _model(inner), score
         good += 1
         if good >= patience:
-            pace, good = min(self.most, self.grow * pace), 0.0
+            pace, good = min(self._reach(task), self.grow * pace), 0.0
         return nest("inner", stepped) | best | _remembered(pace, score, error, low, good, patience)
+
+    def _reach(self, task: Task) -> float:
+        """Return the largest pace: `most`, or what gives features back the rate that a calibration took from them."""
+        return max(self.most, 1 / task.rates[1]) if task.rates else self.most
+
+    def at_pace(self, task: Task, pace: float) -> Task:
+        """Return the task at a pace; what goes beyond `most` hastens the features alone."""
+        whole = min(pace, self.most)
+        rates = (task.rates[0], task.rates[1] * pace / whole) if task.rates else ()
+        return replace(task, pace=whole, rates=rates)
 
     def _calm(self, task: Task) -> Tree:
         """Return the wrapped algorithm's momentum as it began."""

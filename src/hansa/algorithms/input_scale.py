@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hansa.contract import Algorithm
 from hansa.data.pixel_scale import Sums
 from hansa.errors import require
 from hansa.lazy import torch
-from hansa.payload import Role, Update
+from hansa.payload import Role
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, add, nest, pick
+from hansa.training.visits import AddsUp, doubles
+from hansa.tree import Tree, nest, pick
 
 MEAN, DEVIATION = "features.scale.frozen_mean", "features.scale.frozen_deviation"
 
 
 @dataclass(frozen=True)
-class InputScale(Algorithm):
+class InputScale(AddsUp):
     """Sets `μ = Σx / n` and `σ² = Σx² / n − μ²` of a model `standardised`, column by column or channel by channel."""
 
     uplink: ClassVar[Mapping[str, Role]] = {"inputs": Role.SUM}
-
-    @property
-    def one_shot(self) -> bool:
-        """A second visit would count a client twice."""
-        return True
 
     def server_init(self, task: Task) -> Tree:
         """Start without any knowledge."""
@@ -36,21 +32,20 @@ class InputScale(Algorithm):
         require(not task.integers, "The phase 'input-scale' scales numbers, and these inputs are token numbers.")
         return {}
 
-    def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
-        """Send nothing."""
-        return {}
-
-    def client_step(
-        self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator
-    ) -> tuple[Update, Tree]:
-        """Return how many values the client has of every input, their sum, and the sum of their squares."""
+    def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
+        """Return how many values there are of every input, their sum, and the sum of their squares."""
         found = Sums.over(data.x)
-        sums = {"count": torch.tensor(float(found.count)).double(), "total": found.total, "squares": found.squares}
-        return Update(nest("inputs", sums), len(data), flops=3.0 * data.x.numel()), state
+        sums = {"count": found.total.new_tensor(found.count), "total": found.total, "squares": found.squares}
+        return nest("inputs", {key: leaf.cpu() for key, leaf in sums.items()})
 
-    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Add the sums."""
-        return add(server, cohort.sums) if server else cohort.sums
+    def operations(self, task: Task, samples: int) -> float:
+        """Count two sums and a square for every value."""
+        return samples * 3.0 * math.prod(task.input_shape)
+
+    def upload_shape(self, task: Task, data: ClientData) -> Tree:
+        """Return the same shape for everyone."""
+        each = task.params()[MEAN].shape
+        return nest("inputs", doubles({"count": (), "total": each, "squares": each}))
 
     def model(self, task: Task, server: Tree) -> Tree:
         """Return the model as it was, with μ and σ set; an input that never changes has a σ of 1."""

@@ -43,7 +43,8 @@ class L2GD(Wrapper):
         require(inside, f"The 'probability' of L2GD must lie between 0 and 1. Got {self.probability}.")
         local = self.local
         plain = local.momentum == 0 and local.epochs == 1 and local.steps is None and local.optimiser == "sgd"
-        require(plain, "L2GD draws how many plain steps a client takes: leave local.epochs at 1 and momentum at 0.")
+        says = "L2GD draws how many plain steps a client takes"
+        require(plain, f"{says}: leave epochs, momentum and optimiser of 'local' out.")
         require(self.mixing <= 1, f"L2GD's lr × strength × (1−p)/p must be at most 1. Got {self.mixing}.")
 
     @property

@@ -49,6 +49,11 @@ class Mime(Wrapper):
         """All but the momentum, with the rate that is left to the gradient: `η·(1−β)`."""
         return FedAvg(replace(self.local, lr=self.local.lr * (1 - self.beta)), weights=self.weights)
 
+    @property
+    def weighs(self) -> bool:
+        """Steps, gradients and what a client counts are all that is made of samples."""
+        return True
+
     def server_init(self, task: Task) -> Tree:
         """Return the starting model and no momentum; no gradient yet, so the first round collects one."""
         momentum = zeros_like(self.local.weights(task, task.params()))

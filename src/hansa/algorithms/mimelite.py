@@ -48,6 +48,11 @@ class MimeLite(Wrapper):
         """All but the momentum, with the rate that is left to the gradient: `η·(1−β)`."""
         return FedAvg(replace(self.local, lr=self.local.lr * (1 - self.beta)), weights=self.weights)
 
+    @property
+    def weighs(self) -> bool:
+        """Steps, gradients and what a client counts are all that is made of samples."""
+        return True
+
     def server_init(self, task: Task) -> Tree:
         """Return the starting model, and no momentum yet."""
         momentum = zeros_like(self.local.weights(task, task.params()))

@@ -26,9 +26,9 @@ class PFedMe(Wrapper):
     """Clients deploy the θ_k of `F_k(w) = min_θ f_k(θ) + λ/2·‖θ − w‖²`, and the server minimises the mean F_k (eq. 2).
 
     On every batch: `inner_steps` K of `θ ← θ − lr·(∇f_k(θ) + λ·(θ − w))`, then `w ← w − η·λ·(w − θ)` (Algorithm 1); λ
-    is `strength`, η `outer_lr`.  A visit starts θ and w at the received model and uploads w's displacement; the paper's
-    β is the server's rate.  With `keep` that part is personal altogether: it follows no w and never travels.  Buffers
-    follow θ.  K = 1 with λ = 1/lr and η = lr is FedAvg.
+    is the `strength` of the pull towards w; η is `outer_lr`, the rate of w.  A visit starts θ and w at the received
+    model and uploads w's displacement; the paper's β is the server's rate.  With `keep` that part is personal
+    altogether: it follows no w and never travels.  Buffers follow θ.  K = 1 with λ = 1/lr and η = lr is FedAvg.
     """
 
     local: LocalTraining = LocalTraining()

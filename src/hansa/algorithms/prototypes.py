@@ -88,17 +88,17 @@ class SharesPrototypes(TrainsLocally):
 
     def decode(self, task: Task, wire: Tree) -> Tree:
         """Restore every class, with zeros for those that the client lacks."""
-        rows, classes = wire["prototypes"], wire["classes"].long()
-        good = rows.ndim == 2 and bool(((classes >= 0) & (classes < task.num_classes)).all())
-        require(good, f"Prototypes must be rows of class numbers below {task.num_classes}. Got others.")
-        means, counts = rows.new_zeros(task.num_classes, rows.shape[1]), rows.new_zeros(task.num_classes)
-        means[classes], counts[classes] = rows, wire["counts"].to(rows.dtype)
+        rows, classes, all_of = wire["prototypes"], wire["classes"].long(), task.num_classes
+        good = rows.ndim == 2 and all(0 <= number < all_of for number in classes.tolist())
+        require(good, f"Prototypes must be rows of class numbers below {all_of}. Got others.")
+        means = rows.new_zeros(all_of, rows.shape[1]).index_copy_(0, classes, rows)
+        counts = rows.new_zeros(all_of).index_copy_(0, classes, wire["counts"].to(rows.dtype))
         return {"prototypes": means, "counts": counts}
 
     def check(self, task: Task, up: Update) -> str:
         """Refuse numbers of samples that the client cannot have."""
-        counts = up.sums["counts"]
-        good = bool((counts >= 0).all()) and float(counts.sum()) <= up.weight
+        counts = up.sums["counts"].tolist()
+        good = min(counts) >= 0 and sum(counts) <= up.weight
         return "" if good else f"The upload's 'counts' must be ≥ 0, and {up.weight:g} at most in sum."
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:

@@ -24,7 +24,7 @@ from hansa.payload import Role, Update
 from hansa.ridge.plausible import implausible
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp
-from hansa.tree import Tree, add
+from hansa.tree import Tree
 
 
 class SumsRidge(AddsUp):
@@ -79,10 +79,6 @@ class SumsRidge(AddsUp):
     def check(self, task: Task, up: Update) -> str:
         """Return why no client can have these statistics."""
         return implausible(from_tree(up.sums), up.weight)
-
-    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Add the sums."""
-        return add(server, cohort.sums)
 
     def forget(self, task: Task, server: Tree, gone: Update) -> Tree:
         """Return the sums without some clients: what they would have been, had these never taken part."""

@@ -53,6 +53,11 @@ class Scaffold(Wrapper):
         """All but the controls."""
         return FedAvg(self.local, self.server, self.weights)
 
+    @property
+    def weighs(self) -> bool:
+        """Steps, gradients and what a client counts are all that is made of samples."""
+        return True
+
     def server_init(self, task: Task) -> Tree:
         """Return the starting model, and no control yet."""
         control = zeros_like(self.local.weights(task, task.params()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from hansa.errors import require
 from hansa.lazy import Tensor, torch
@@ -46,10 +46,8 @@ def empty(task: Task, width: int) -> Tree:
 
 def regress(task: Task, params: Tree, data: ClientData) -> RegressionStatistics:
     """Collect a client's sums for real targets, in float64: centring takes differences of large sums."""
-    statistics = RegressionStatistics.zeros(head_width(params), task.outputs)
-    for z, y in blocks(task, params, data, "float64"):
-        statistics.update(z, y)
-    return statistics
+    parts, where = blocks(task, params, data, "float64"), _where(data)
+    return RegressionStatistics.from_clients(parts, head_width(params), task.outputs, **where).to("cpu")
 
 
 def blocks(task: Task, params: Tree, data: ClientData, products: Precision) -> Iterator[tuple[Tensor, Tensor]]:
@@ -64,10 +62,15 @@ def collect(
     task: Task, params: Tree, data: ClientData, products: Precision, clip: float | None = None
 ) -> RidgeStatistics:
     """Return a client's statistics (eqs. 7 and 8), of features clipped to a length where one is given."""
-    statistics = RidgeStatistics.zeros(head_width(params), task.num_classes)
-    for z, y in blocks(task, params, data, products):
-        statistics.update(z if clip is None else clip_features(z, clip), y)
-    return statistics
+    found = blocks(task, params, data, products)
+    parts = found if clip is None else ((clip_features(z, clip), y) for z, y in found)
+    return RidgeStatistics.from_clients(parts, head_width(params), task.num_classes, **_where(data)).to("cpu")
+
+
+def _where(data: ClientData) -> dict[str, Any]:
+    """Return where sums are taken, and how many rows at a time: beside the samples, on a device many blocks at once."""
+    device = data.y.device
+    return {"device": device, "block": BLOCK if device.type == "cpu" else None}
 
 
 def class_sums(task: Task, data: ClientData, products: Precision) -> tuple[Tensor, Tensor]:

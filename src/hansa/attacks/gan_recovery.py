@@ -60,7 +60,7 @@ class GanRecovery:
         layer, made = ({key: state[key].clone().requires_grad_() for key in _named(state, name)} for name in NETWORKS)
         tells, makes = (torch.optim.Adam(leaves.values(), self.lr, (0.5, 0.999)) for leaves in (layer, made))
         for _ in range(self.epochs):
-            for x, _ in data.batches(self.batch_size, rng):
+            for x, *_ in data.batches(self.batch_size, rng):
                 images = self._made({**state, **made}, len(x), x.shape[1:], rng)
                 _descend(tells, _tell(task, model, layer, x, 1.0) + _tell(task, model, layer, images.detach(), 0.0))
                 _descend(makes, _tell(task, model, layer, images, 1.0) + self._taken(task, model, images))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hansa.data.clients import IndexedClients
 from hansa.data.dataset import Array, Samples
 from hansa.data.federation import Client
-from hansa.data.lazy import Inputs
+from hansa.data.late_rows import Inputs
 from hansa.lazy import torch
 from hansa.task import ClientData
 
@@ -43,7 +43,7 @@ class RelabelledClient:
     def train(self) -> ClientData:
         """Samples it learns from, with other labels."""
         data = self.client.train
-        return ClientData(data.x, torch.from_numpy(self.labels)[data.y])
+        return replace(data, y=torch.from_numpy(self.labels)[data.y])
 
     @property
     def test(self) -> ClientData | None:

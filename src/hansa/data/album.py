@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hansa.data.dataset import Array
-from hansa.data.lazy import LazyRows, read_ahead
+from hansa.data.late_rows import LateRows, read_ahead
 from hansa.errors import HansaError, require
 from hansa.io.cache import default_cache, digest, read_array, write_array
 from hansa.io.decoding import Wanted, decode
@@ -28,7 +28,7 @@ HASHED = 1024  # pictures whose bytes have a digest of their own
 Images = Sequence[object]  # files, bytes, or Pillow's own
 
 
-class Pictures(LazyRows):
+class Pictures(LateRows):
     """Pictures of one size that are decoded when rows are asked for, N × H × W × 3."""
 
     def __init__(self, images: Images, where: Callable[[int], str], wanted: Wanted, rows: Array):

@@ -11,7 +11,7 @@ import numpy as np
 from hansa.data.dataset import Array, Dataset, Samples, Scale
 from hansa.data.frames import frame_columns, from_series, is_frame
 from hansa.data.labels import names, numbered, require_two_classes
-from hansa.data.lazy import Inputs, LazyRows
+from hansa.data.late_rows import Inputs, LateRows
 from hansa.data.sources.columns import Features
 from hansa.data.sources.encoding import EncodingRule
 from hansa.data.targets import Kind
@@ -25,7 +25,7 @@ def inputs(x: Any, what: str, *, tokens: bool = False) -> Inputs:
 
     What is read row by row is of such a form already, and stays where it is.
     """
-    if isinstance(x, LazyRows):
+    if isinstance(x, LateRows):
         return x
     x = np.asarray(x)
     if x.dtype.kind == "U" and x.ndim == 1 and x.size:

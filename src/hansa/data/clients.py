@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -54,16 +54,18 @@ def common(samples: Samples, index: Array) -> ClientData:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class OwnClient:
-    """One client: its training rows and, perhaps, its test and validation rows."""
+    """One client: its training rows and, perhaps, its test and validation rows, and weights of its training samples."""
 
     train_rows: View
     test_rows: View | None = None
     validation_rows: View | None = None
+    weights: Array | None = None
 
     @property
     def train(self) -> ClientData:
         """Samples it learns from."""
-        return self.train_rows.load()
+        held = self.train_rows.load()
+        return held if self.weights is None else replace(held, w=torch.from_numpy(self.weights))
 
     @property
     def test(self) -> ClientData | None:
@@ -95,10 +97,10 @@ class OwnClient:
         """The shape of one of its samples as a model reads it, from a single row."""
         return tuple(self.train_rows.samples.take(self.train_rows.index[:1]).x.shape[1:])
 
-    @property
-    def labels(self) -> Array:
-        """Labels of its training samples, without loading the inputs."""
-        labels: Array = self.train_rows.samples.y[self.train_rows.index]
+    def labels_of(self, split: str) -> Array:
+        """Return the labels of its `train`, `test` or `validation` samples, without loading the inputs."""
+        view: View = getattr(self, f"{split}_rows")
+        labels: Array = view.samples.y[view.index]
         return labels
 
 
@@ -150,5 +152,5 @@ class IndexedClients(Mapping[str, OwnClient]):
 
 def whole_client(train: Samples, test: Samples | None = None, validation: Samples | None = None) -> OwnClient:
     """Return a client with arrays of its own, whatever their width."""
-    held = (None if part is None else View(part, np.arange(len(part))) for part in (test, validation))
-    return OwnClient(View(train, np.arange(len(train))), *held)
+    tested, chosen = (None if part is None else View(part, np.arange(len(part))) for part in (test, validation))
+    return OwnClient(View(train, np.arange(len(train))), tested, chosen)

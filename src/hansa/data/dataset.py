@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from hansa.data.lazy import Inputs, LazyRows, rows_of
+from hansa.data.late_rows import Inputs, LateRows, rows_of
 from hansa.data.targets import Target, class_names_of
 from hansa.errors import HansaError
 from hansa.lazy import Tensor, torch
@@ -81,7 +81,7 @@ class ChosenSamples(Samples):
 def read_late(samples: Samples) -> bool:
     """Tell whether inputs are read row by row, also where samples are rows of others."""
     inner: Samples | None = getattr(samples, "samples", None)
-    return isinstance(samples.x, LazyRows) if inner is None else read_late(inner)
+    return isinstance(samples.x, LateRows) if inner is None else read_late(inner)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 from hansa.data.album import Pictures
 from hansa.data.clients import FarClient, IndexedClients, LateInputs, OwnClient, View
 from hansa.data.dataset import Array, ChosenSamples, Samples
-from hansa.data.lazy import Inputs
+from hansa.data.late_rows import Inputs
 from hansa.data.pixel_scale import ScaledSamples
 from hansa.data.targets import target_to_table
 from hansa.io.cache import digest
@@ -72,6 +72,8 @@ class _Known:
         elif isinstance(client, OwnClient):
             for view in (client.train_rows, client.test_rows, client.validation_rows):
                 yield "" if view is None else self.view(view)
+            if client.weights is not None:
+                yield digest_pieces([client.weights])
         else:
             yield from (self.tensors(part) for part in (client.train, client.test, client.validation))
 

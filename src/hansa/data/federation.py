@@ -109,6 +109,18 @@ class Federation:
         first = next(iter(self.clients.values()))
         return first.integers if isinstance(first, FarClient) else not first.train.x.is_floating_point()
 
+    @property
+    def weighed(self) -> bool:
+        """Whether training samples have weights."""
+        own = () if isinstance(self.clients, IndexedClients) else self.clients.values()
+        return any(isinstance(client, OwnClient) and client.weights is not None for client in own)
+
+    def mass(self) -> float:
+        """Return what the training samples of all clients count together: their number, or the sum of their weights."""
+        if not self.weighed:
+            return sum(self.sizes().values())
+        return sum(client.train.mass for client in self.clients.values())
+
     def sizes(self) -> dict[str, int]:
         """Count the training samples of every client."""
         return {name: client.size for name, client in self.clients.items()}
@@ -117,12 +129,12 @@ class Federation:
         """Count training samples by client and class (clients × classes), without loading any input."""
         counts = np.zeros((len(self.clients), self.num_classes), dtype=np.int64)
         for row, client in enumerate(self.clients.values()):
-            counts[row] = np.bincount(_labels(client), minlength=self.num_classes)
+            counts[row] = np.bincount(labels_of(client), minlength=self.num_classes)
         return counts
 
     def target_moments(self) -> tuple[Array, Array]:
         """Return the mean and deviation of a real target on every client's training samples, each clients × targets."""
-        labels = [_labels(client).astype(np.float64) for client in self.clients.values()]
+        labels = [labels_of(client).astype(np.float64) for client in self.clients.values()]
         means = np.asarray([y.mean(axis=0) for y in labels])
         return means, np.asarray([y.std(axis=0) for y in labels])
 
@@ -169,8 +181,12 @@ def _input_shape(client: Client) -> tuple[int, ...]:
     return tuple(client.train.x.shape[1:]) if known is None else known
 
 
-def _labels(client: Client) -> Array:
-    return client.labels if isinstance(client, OwnClient) else client.train.y.numpy()
+def labels_of(client: Client, split: str = "train") -> Array:
+    """Return the labels of a client's samples, without loading any input where that can be avoided."""
+    if isinstance(client, OwnClient):
+        return client.labels_of(split)
+    part: ClientData = getattr(client, split)
+    return part.y.numpy()
 
 
 def build_federation(
@@ -180,12 +196,15 @@ def build_federation(
     seed: int,
     test: TestSplit | None = None,
     prepare: Callable[[Dataset, Division], Dataset] | None = None,
+    labels_only: bool = False,
 ) -> Federation:
     """Divide a data set among clients and set test and validation samples aside, each drawn from the seed.
 
     A table is then filled and scaled by statistics of the rows that clients train on, of all together or of each by
     itself.  `prepare` may change the samples, not their number or order, knowing who does what with which.  Last,
-    pictures or numbers are standardised where the data set asks for it, by those that clients train on.
+    pictures or numbers are standardised where the data set asks for it, by those that clients train on.  With
+    `labels_only` nobody will look at inputs: they are not standardised, samples of no client are left out, and torch is
+    not needed.
     """
     test = test or TestSplit()
     require(not (why := no_common_samples(test) if data.apart else ""), why)
@@ -201,20 +220,29 @@ def build_federation(
     encoding = None if data.rule is None else data.rule.fit(data.train.x[division.trained()])
     data = data if encoding is None else _encoded(data, encoding)
     data = data if prepare is None else prepare(data, division)
-    sums = fit_pixels(data.train, division.train.values()) if data.standardise else None
+    sums = fit_pixels(data.train, division.train.values()) if data.standardise and not labels_only else None
     pixels = () if sums is None else sums.scale()
     told = () if sums is None else (f"Inputs are scaled by sums of which every client would send {sums.nbytes} bytes.",)
     data = with_pixels(data, pixels) if pixels else data
-    return Federation(
+    found = Federation(
         clients=_clients(data, division),
         target=data.target,
-        test=None if data.test is None or test.kind == "local" else common(data.test, others(len(data.test), public)),
         notes=(*data.notes, *notes_on(data, parts, division, test), *told),
-        validation=common(data.train, division.validated()) if test.validation and test.kind != "local" else None,
         encoding=encoding,
-        public=data.test.take(public) if data.test is not None and len(public) else None,
         characters=data.characters,
         pixels=pixels,
+    )
+    return found if labels_only else _with_common(found, data, test, division, public)
+
+
+def _with_common(found: Federation, data: Dataset, test: TestSplit, division: Division, public: Array) -> Federation:
+    """Return a federation with the samples that belong to no client: for tests, for choices, and public ones."""
+    shared = test.kind != "local"
+    return replace(
+        found,
+        test=common(data.test, others(len(data.test), public)) if data.test is not None and shared else None,
+        validation=common(data.train, division.validated()) if test.validation and shared else None,
+        public=data.test.take(public) if data.test is not None and len(public) else None,
     )
 
 
@@ -265,12 +293,14 @@ def federation_from_clients(
     *,
     target: Kind | None = None,
     columns: Mapping[str, Sequence[str]] | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> Federation:
     """Build a federation from arrays by client: name → (x, y), (x, y, x_test, y_test), or with a validation set after.
 
     Clients' inputs may differ in shape.  With `class_names` clients may hold one class each, or all the same; float
     labels need `target`, as in `dataset_from_arrays`.  `columns` names every client's inputs, for models that share
-    what is called the same.
+    what is called the same.  `weights` has a number > 0 for every training sample of a client; only their ratios, also
+    between clients, matter, so they are kept as shares of the largest.
     """
     require(len(clients) > 0, "A federation needs at least one client.")
     for name, arrays in clients.items():
@@ -286,7 +316,22 @@ def federation_from_clients(
         require_two_classes(np.concatenate(numbers), found, "The federation")
     queue = iter(numbers)
     made = {name: _from_arrays(name, arrays, [next(queue) for _ in arrays[1::2]]) for name, arrays in ordered.items()}
+    if weights is not None:
+        made = _weighed(made, {str(name): own for name, own in weights.items()})
     return Federation(made, found, encodings={} if columns is None else _named(made, columns))
+
+
+def _weighed(clients: Mapping[str, OwnClient], given: Mapping[str, Any]) -> dict[str, OwnClient]:
+    """Return the same clients with weights of their samples; where all are the same there is nothing to weigh."""
+    found = {name: np.asarray(given.get(name, ()), np.float64) for name in clients}
+    for name, own in found.items():
+        good = own.shape == (clients[name].size,) and bool(np.isfinite(own).all() and (own > 0).all())
+        says = f"The 'weights' of client '{name}' must be a finite number > 0 for each of its {clients[name].size}"
+        require(good, f"{says} training samples; leave out samples that count for nothing.")
+    most, least = max(own.max() for own in found.values()), min(own.min() for own in found.values())
+    if most == least:
+        return dict(clients)
+    return {name: replace(client, weights=found[name] / most) for name, client in clients.items()}
 
 
 def _named(clients: Mapping[str, OwnClient], columns: Mapping[str, Sequence[str]]) -> dict[str, Encoding]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hansa.data.dataset import Array, Dataset, Samples
-from hansa.data.lazy import Inputs
+from hansa.data.late_rows import Inputs
 from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, PixelScale
 

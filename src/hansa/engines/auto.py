@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from hansa.engines.processes import Processes
-from hansa.engines.serial import Serial
+from hansa.engines.devices import check_name
 from hansa.engines.session import Engine, EngineSession, PhaseContext
 from hansa.engines.threads import BUSY, cores, step_flops, visit_flops
-from hansa.engines.trainer import ALONE
-from hansa.engines.vectorised import Vectorised
-from hansa.task import here_only
+from hansa.models.parts import here_only
 
 ROUND = 2e10  # operations of a round, about a second of one core, below which starting processes does not pay
 
@@ -27,10 +24,15 @@ class Auto:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        Vectorised(self.device)
+        check_name(self.device)
 
     def engine(self, context: PhaseContext) -> Engine:
         """Return what was chosen."""
+        from hansa.engines.processes import Processes  # only now: every plan names this engine, and few are run
+        from hansa.engines.serial import Serial
+        from hansa.engines.trainer import ALONE
+        from hansa.engines.vectorised import Vectorised
+
         vectorised = Vectorised(self.device)
         if vectorised.usual_path(context) != ALONE:
             return vectorised

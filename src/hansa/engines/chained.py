@@ -78,8 +78,9 @@ def _models(
     for place in range(max(len(lane.chain) for lane in lanes)):
         running = [number for number, lane in enumerate(lanes) if place < len(lane.chain)]
         names = [lanes[number].chain[place] for number in running]
-        whole, sizes = blocks.together(names), blocks.sizes(names)
-        if whole is None or len(next(blocks.blocks(names))) < len(names):
+        fit = len(next(blocks.blocks(names))) == len(names)
+        whole, sizes = blocks.together(names) if fit else None, blocks.sizes(names)
+        if whole is None:
             return None
         seeds = first_seeds(names, sizes, turns[0], server)
         cohort = Cohort([turns[number] for number in running], sizes, seeds, whole.x, whole.y)

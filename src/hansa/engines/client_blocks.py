@@ -86,12 +86,6 @@ class ClientBlocks:
         both = zip(whole.x.split_with_sizes(sizes), whole.y.split_with_sizes(sizes), strict=True)
         return [ClientData(x, y) for x, y in both]
 
-    def apart(self, names: Sequence[str]) -> list[ClientData]:
-        """Return each client's samples in this machine's memory, where algorithms may look at them."""
-        if not isinstance(self.clients, IndexedClients):
-            return [self.clients[name].train for name in names]
-        return self.parts(names, self.clients.samples.take(self._rows(self.clients, names)))
-
     @staticmethod
     def _rows(clients: IndexedClients, names: Sequence[str]) -> Array:
         rows: Array = np.concatenate([clients.index[name] for name in names])

@@ -18,13 +18,13 @@ from typing import Any, Literal
 
 from hansa.engines import framing
 from hansa.engines.connection import KEEP_MEMORY
+from hansa.engines.devices import same_bits
 from hansa.engines.errands import Message
 from hansa.engines.framing import Frame
 from hansa.engines.processes import PATIENCE, ProcessSession
 from hansa.engines.remote import NoRoom
 from hansa.engines.session import PhaseContext
 from hansa.engines.threads import good
-from hansa.engines.vectorised import same_bits
 from hansa.engines.worker import Answer, Worker
 from hansa.errors import HansaError, require
 from hansa.io.trust import Trust

@@ -19,6 +19,7 @@ from hansa.engines.session import (
     perform,
     receive,
 )
+from hansa.engines.settled import settled
 from hansa.engines.threads import Threads, good, on_threads, threads_for
 from hansa.errors import require
 from hansa.lazy import torch
@@ -48,7 +49,7 @@ class Serial:
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[SerialSession]:
         """Set torch's threads, and set them back at the end."""
-        with on_threads(threads_for(self.threads, context.algorithm, context.task)):
+        with on_threads(threads_for(self.threads, context.algorithm, context.task)), settled():
             yield SerialSession(context=context)
 
 

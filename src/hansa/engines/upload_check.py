@@ -15,7 +15,8 @@ from hansa.errors import HansaError, require
 from hansa.lazy import Tensor, torch
 from hansa.payload import Role, Update, role_of
 from hansa.task import ClientData, Task
-from hansa.training.local import Stepper, Trained, Turn
+from hansa.training.local import Trained, Turn
+from hansa.training.stepper import Stepper
 from hansa.tree import Tree, is_finite
 
 Layout = dict[str, "tuple[torch.Size, torch.dtype]"]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
-import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +12,7 @@ import numpy as np
 
 from hansa.engines.chained import chained
 from hansa.engines.client_blocks import ClientBlocks, resident
+from hansa.engines.devices import Precision, check_name, same_bits
 from hansa.engines.evaluation import rows_of_clients
 from hansa.engines.kernels.kernel import Kernel
 from hansa.engines.kernels.lazy_sum import dense_tree
@@ -33,6 +31,7 @@ from hansa.engines.session import (
     PhaseContext,
     RoundServer,
 )
+from hansa.engines.settled import settled
 from hansa.engines.threads import Threads, good, on_threads, threads_for
 from hansa.engines.together import averaged, first_seeds, pooled, single_uploads_matter
 from hansa.engines.trainer import ALONE, Trainer
@@ -50,15 +49,12 @@ from hansa.training.wrappers import client_side, training_of
 from hansa.tree import Tree
 
 KernelPath = Literal["auto", "serial", "sample-space", "stacked"]
-# Of products and convolutions: tf32 keeps 10 bits of a factor on a GPU, bf16 keeps 7 wherever networks train.
-Precision = Literal["float32", "tf32", "bf16"]
 KERNELS: dict[str, tuple[Callable[[], Kernel], ...]] = {
     "auto": (SampleSpace, Stacked, OneByOne),
     "sample-space": (SampleSpace, OneByOne),
     "stacked": (Stacked, OneByOne),
 }
 MOST = 1024  # clients of a block that trains
-DEVICE = re.compile(r"(cpu|cuda)(:(0|[1-9]\d?))?")
 POOLED = 100_000  # clients of a block whose statistics are taken together; the bytes of their samples bound it sooner
 
 
@@ -79,8 +75,7 @@ class Vectorised:
     def __post_init__(self) -> None:
         says = "The 'threads' of the vectorised engine must be 'auto' or a whole number ≥ 1"
         require(good(self.threads), f"{says}. Got {self.threads}.")
-        known = DEVICE.fullmatch(self.device)
-        require(bool(known), f"The 'device' of the vectorised engine must be 'cpu' or 'cuda'. Got '{self.device}'.")
+        check_name(self.device)
         says = "The 'precision' 'tf32' of the vectorised engine is one of GPUs"
         fits = self.precision != "tf32" or self.device.startswith("cuda")
         require(fits, f"{says}: leave it out, or use 'device' 'cuda'.")
@@ -118,48 +113,6 @@ class Vectorised:
                 yield SerialSession(context=context, mixed=self.precision == "bf16")
             else:
                 yield VectorisedSession(self, context, self.trainer())
-
-
-def check_device(engine: object) -> None:
-    """Refuse an engine whose device this machine lacks; the plan of a finished run may name one that another has."""
-    device = getattr(engine, "device", "cpu")
-    there = torch.device(device).type == "cpu" or torch.cuda.is_available()
-    require(there, f"The 'device' of the engine is not there. Got '{device}'; use 'cpu'.")
-
-
-@contextmanager
-def settled() -> Iterator[None]:
-    """Keep Python's collector away from what is there before a phase, while it lasts.
-
-    A round makes some objects a client, so the collector runs often; it need not see torch's 100,000 each time.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@contextmanager
-def same_bits(device: str, precision: Precision = "float32") -> Iterator[None]:
-    """Make a GPU give the same bits every time, and all bits unless less is asked for: torch's default is neither."""
-    if torch.device(device).type == "cpu":
-        yield
-        return
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it recurrent layers' bits may differ
-    less, products = precision == "tf32", torch.backends.cuda.matmul
-    before, products.allow_tf32 = products.allow_tf32, less
-    flags = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=less)
-    try:
-        # One process drives the device, so a second thread for gradients is of no use; with it, processes of torch 2.11
-        # crashed in Python's collector after thousands of steps.
-        with flags, torch.autograd.set_multithreading_enabled(False):
-            yield
-    finally:
-        products.allow_tf32 = before
 
 
 def poolable(context: PhaseContext) -> bool:
@@ -221,7 +174,8 @@ class VectorisedSession(AtHand):
         total, context = UpdateSum(), self.context
         whole = self.blocks.together(clients)
         if whole is not None and len(clients) > 1 and poolable(context):
-            found = pooled(context, task, clients, self.blocks.parts(clients, whole), whole)
+            here = ClientData(whole.x, whole.y.cpu())  # labels tell what each sends: fetched once, not client by client
+            found = pooled(context, task, clients, self.blocks.parts(clients, here), whole)
             if found is not None:
                 self.trainer.count("pooled", len(clients))
                 server.take_cohort(found[1])
@@ -229,7 +183,7 @@ class VectorisedSession(AtHand):
         left = clients
         if whole is not None and (algorithm := averaged(context)) is not None:
             left = self._average(algorithm, task, clients, whole, down, server, total)
-            whole = whole if len(left) == len(clients) else None
+            whole = whole if len(left) == len(clients) else self.blocks.together(left) if left else None
         if left:
             block = Block(left, [0] * len(left), [down] * len(left))
             for _, up in self._visits(block, task, whole, server):
@@ -293,10 +247,10 @@ class VectorisedSession(AtHand):
         self, block: Block, task: Task, whole: ClientData | None, server: RoundServer
     ) -> Iterator[tuple[int, Update]]:
         """Carry out some visits in step; yield the uploads of those that succeed, by place in the block."""
-        here = whole is not None and whole.y.device.type == "cpu"
-        data = (
-            self.blocks.parts(block.clients, whole) if here and whole is not None else self.blocks.apart(block.clients)
-        )
+        if whole is None:
+            data = [self.context.side.clients[client].train for client in block.clients]
+        else:  # algorithms may look at samples in this machine's memory
+            data = self.blocks.parts(block.clients, ClientData(whole.x.cpu(), whole.y.cpu()))
         return carry_out(self.context, task, block, data, whole, self.trainer, server)
 
     def _abreast(self, task: Task, lanes: Sequence[Lane], server: RoundServer) -> Iterator[tuple[int | None, Update]]:
@@ -319,7 +273,7 @@ class VectorisedSession(AtHand):
         """Carry out one visit of some lanes."""
         names, visits = [one.client for one in chosen], [one.visit for one in chosen]
         block = Block(names, visits, [one.down for one in chosen])
-        for place, lazy in self._visits(block, task, None, server):
+        for place, lazy in self._visits(block, task, self.blocks.together(names), server):
             up = replace(lazy, sums=dense_tree(lazy.sums))  # the next client starts from it
             chosen[place].take(self.context.algorithm.uplink, up)
         for one in chosen:

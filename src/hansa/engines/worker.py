@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from hansa.engines import framing
 from hansa.engines.errands import Errands
 from hansa.engines.session import ClientFailed
+from hansa.engines.settled import settled
 from hansa.engines.signals import leave_to_the_run
 from hansa.errors import HansaError
 from hansa.io import wire
@@ -86,7 +87,7 @@ class Worker:
     def _client(self, head: dict[str, Any], trees: list[Tree]) -> None:
         """Take in a client: its samples the first time, and its states as the server has them."""
         if head["splits"]:
-            data = {name: ClientData(*(pick(name, trees[0])[key] for key in ("x", "y"))) for name in head["splits"]}
+            data = {name: ClientData(**pick(name, trees[0])) for name in head["splits"]}
             self.clients[head["client"]] = LocalClient(data)
         states = iter(trees[1:])
         self.clients[head["client"]].states = [next(states) if known else None for known in head["states"]]
@@ -132,7 +133,8 @@ def main() -> None:
     frames_out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a client prints goes to stderr, not between the frames
     try:
-        serve(sys.stdin.buffer, frames_out, sys.argv[1:])
+        with settled():
+            serve(sys.stdin.buffer, frames_out, sys.argv[1:])
     except BrokenPipeError:  # the run was killed: nobody is left to answer
         os._exit(1)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hansa.data.dataset import Array
-from hansa.data.lazy import LazyRows
+from hansa.data.late_rows import LateRows
 
 
-class Blocks(LazyRows):
+class Blocks(LateRows):
     """Rows in blocks of one length but for the last; in each block the columns of every extractor beside each other."""
 
     def __init__(self, blocks: Sequence[Sequence[Array]], rows: Array | None = None):

@@ -15,7 +15,7 @@ import numpy as np
 
 from hansa.data.album import Pictures
 from hansa.data.dataset import Array, Dataset, Samples
-from hansa.data.lazy import LazyRows, read_ahead
+from hansa.data.late_rows import LateRows, read_ahead
 from hansa.errors import require
 from hansa.features.blocks import Blocks
 from hansa.features.cache import CHUNK, FeatureCache
@@ -138,9 +138,11 @@ class _Work:
         with torch.no_grad(), all_bits(self.device):
             return self.network(batch).flatten(1).to("cpu", torch.float32).numpy()
 
-    def columns(self, width: int, x: Array | LazyRows, batch_size: int) -> Columns:
+    def columns(self, width: int, x: Array | LateRows, batch_size: int) -> Columns:
         """Return what the work came to."""
-        if self.flops is None:  # the note was lost, and nothing had to be computed
+        if self.flops is None:  # nothing had to be computed: another process did all of it meanwhile …
+            self.flops = self.shelves[0].read_flops()
+        if self.flops is None:  # … or the note was lost
             self.compute(x[:batch_size])
         return Columns(self.extractor, width, self.flops or 0.0, self.cached, self.computed, self.seconds)
 
@@ -197,7 +199,7 @@ def extract_features(
     )
 
 
-def _mark(x: Array | LazyRows) -> str:
+def _mark(x: Array | LateRows) -> str:
     """Return a name for the samples, without decoding any picture."""
     return x.name if isinstance(x, Pictures) else digest_array(np.asarray(x))
 
@@ -220,7 +222,7 @@ def _shelves(folder: Path, extractor: Extractor, marks: Sequence[str]) -> list[F
     return [FeatureCache(folder / digest(name, mark, str(CHUNK))) for mark in marks]
 
 
-def _collect(works: Sequence[_Work], place: int, x: Array | LazyRows, batch_size: int) -> list[tuple[Array, ...]]:
+def _collect(works: Sequence[_Work], place: int, x: Array | LateRows, batch_size: int) -> list[tuple[Array, ...]]:
     """Return the chunks of one array, in each the features by every extractor; what is not there is computed."""
     numbers = range(-(-len(x) // CHUNK))
     known = [_cached(work, place, numbers) for work in works]

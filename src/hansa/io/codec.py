@@ -59,19 +59,42 @@ def _read_dataclass(cls: type[Any], table: object, where: str, reading: _Reading
     if not isinstance(table, Mapping):
         reading.problems.append(f"'{where}' must be a table of settings. Got {table!r}.")
         return None
-    before, hints = len(reading.problems), field_types(cls)
-    values = {}
+    hints, values, whole = field_types(cls), {}, True
     for key, raw in table.items():
-        path = f"{where}.{key}" if where else key
-        if key in hints:
-            values[key] = _read(hints[key], _named(cls, key, hints[key], raw), path, reading, getattr(cls, key, None))
-        else:
+        path, before = f"{where}.{key}" if where else key, len(reading.problems)
+        if key not in hints:
             reading.problems.append(f"There is no setting '{path}'.{did_you_mean(key, hints)}")
+            whole = False
+            continue
+        value = _read(hints[key], _named(cls, key, hints[key], raw), path, reading, getattr(cls, key, None))
+        if len(reading.problems) == before or _stands_in(value):
+            values[key] = value
+        else:
+            whole = False
     for field in dataclasses.fields(cls):
         if field.init and field.name not in table and _required(field) and type(default) is not cls:
             reading.problems.append(f"The setting '{where}.{field.name}' is missing.".replace("'.", "'"))
+            whole = False
     make = functools.partial(dataclasses.replace, default) if type(default) is cls else cls
-    return _construct(make, values, where, reading) if len(reading.problems) == before else None
+    made = _construct(make, values, where, reading) if whole else None
+    return _stand_in(make, values if not whole else {}) if made is None else made
+
+
+def _stands_in(value: object) -> bool:
+    """Tell whether there is something in the place of a setting that is wrong inside."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
+    return all(one is not None for one in inner)
+
+
+def _stand_in(make: Callable[..., Any], values: Table) -> Any:
+    """Make something of what is right, so that the table around is checked too; None where that does not do.
+
+    It never leaves the reading, which ends with the problems.
+    """
+    try:
+        return make(**values)
+    except (ValueError, TypeError):
+        return None
 
 
 def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
@@ -125,8 +148,14 @@ def _read_by_name(kind: str, raw: object, where: str, reading: _Reading) -> Any:
     return {name: _read_piece(kind, one, f"{where}.{name}", reading) for name, one in raw.items()}
 
 
+NUMBERS = {"distribution": ("constant", "value")}  # the piece that a bare number stands for, and its setting
+
+
 def _read_piece(kind: str, raw: object, where: str, reading: _Reading) -> Any:
     table = {"name": raw} if isinstance(raw, str) else raw
+    if kind in NUMBERS and isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        name, key = NUMBERS[kind]
+        table = {"name": name, key: raw}
     if not (isinstance(table, Mapping) and isinstance(table.get("name"), str)):
         reading.problems.append(
             f"'{where}' must be a name or a table with a 'name'. Known: {', '.join(CATALOGUE[kind])}."
@@ -141,12 +170,13 @@ def _read_piece(kind: str, raw: object, where: str, reading: _Reading) -> Any:
 
 
 def _admitted(value: Any, where: str, reading: _Reading) -> Any:
-    """Return the import path, or paths, that a setting holds, once known to be trusted and to lead somewhere."""
+    """Return the import path, or paths, that a setting holds where they are trusted and lead somewhere; else None."""
     for path in value if isinstance(value, tuple) else (value,):
         try:
             imported(path, "factory", reading.trust)
         except HansaError as error:
             reading.problems.append(f"In '{where}': {error}")
+            value = None  # nothing is made with it
     return value
 
 
@@ -263,7 +293,8 @@ def json_schema(cls: type[Any]) -> Table:
 def _schema(hint: Any) -> Table:
     kind, hint = piece_kind(hint), _present(hint)
     if kind is not None:
-        one = {"anyOf": [{"type": "string"}, *(_piece_schema(kind, name) for name in CATALOGUE[kind])]}
+        short = [{"type": "string"}, *([{"type": "number"}] if kind in NUMBERS else [])]
+        one = {"anyOf": [*short, *(_piece_schema(kind, name) for name in CATALOGUE[kind])]}
         if _is_mapping(hint):
             return {"type": "object", "additionalProperties": one}
         return {"anyOf": [one, {"type": "array", "items": one}]} if _is_tuple(hint) else one
@@ -278,7 +309,11 @@ def _piece_schema(kind: str, name: str) -> Table:
     # A wrapper holds pieces of its own kind: one level down, the bare name must do, or the schema would never end.
     cls = find(kind, name)
     own = {
-        key: {"type": ["string", "object"]} if piece_kind(hint) else _schema(hint)
+        key: {"type": ["string", "number", "object"]}
+        if piece_kind(hint) in NUMBERS
+        else {"type": ["string", "object"]}
+        if piece_kind(hint)
+        else _schema(hint)
         for key, hint in field_types(cls).items()
     }
     required = ["name", *(field.name for field in dataclasses.fields(cls) if field.init and _required(field))]

@@ -176,7 +176,9 @@ def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except HansaError as error:
             answers.write(json.dumps(str(error)).encode() + b"\n")
         else:
-            answers.write(b"null\n" + b"".join(map(np.ndarray.tobytes, found)))
+            answers.write(b"null\n")
+            for picture in found:  # as they are: to join them first took longer than half of the decoding
+                answers.write(picture.data)
         answers.flush()
 
 

@@ -2,7 +2,8 @@
 
 Everything written since the last `commit` becomes visible to a later start together, or not at all: a run killed at any
 moment resumes at its last commit.  Client states live on disk, so memory does not grow with the number of clients: only
-what was put of late is held until a commit, since clients that come again soon would be written for nothing.
+what was put of late is held, until a commit, since clients that come again soon would be written for nothing, and
+after it, since they would be read again.
 
 Every row has a digest of its tree, and a commit notes a sum over all rows' names, clients and digests.  So rows that
 were exchanged, lost or added behind the store's back are noticed when it is opened, without reading a tree, and a tree
@@ -34,7 +35,7 @@ NOTE = "progress"  # the row of the note, which holds the sum over all others
 MODULUS = 2**128
 PAGE = 2**14  # bytes: states of megabytes lie in pages like these, and a small store is not much larger for them
 CACHE = 2**16  # KiB of pages that may change before some are written ahead of a commit, and then again
-HELD = 2**26  # bytes of trees that wait for a commit in memory; beyond, those that were put longest ago do not wait
+HELD = 2**26  # bytes of trees held in memory; beyond, those that were put longest ago are written, and no longer held
 ONE, ALL = "name = ? AND client = ?", "name = ? AND client != ''"  # one row, and the rows of all clients
 _TABLE = "CREATE TABLE trees (name TEXT, client TEXT, digest BLOB, tree BLOB)"
 # An index with the digests in it: all rows can be checked without reading a tree.
@@ -130,8 +131,9 @@ class DiskStore:
 
     def __init__(self, path: Path, *, read_only: bool = False):
         self.path, self._rows = path, 0  # the sum over the rows as they are now
-        self._held: dict[tuple[str, str], bytes] = {}  # what is not written yet, by name and client, longest ago first
-        self._waiting = 0  # bytes of it
+        self._held: dict[tuple[str, str], bytes] = {}  # what was put of late, by name and client, longest ago first
+        self._waiting: set[tuple[str, str]] = set()  # those of it that are not written yet
+        self._bytes = 0  # of what is held
         self._lock: IO[bytes] | None = None
         if read_only:
             require(path.is_file(), f"There is no checkpoint '{path}': the run has not got far enough to leave one.")
@@ -246,19 +248,26 @@ class DiskStore:
         """Keep a tree for the next commit, and write those that were put longest ago where that is too much."""
         self._let_go(name, client)
         self._held[name, client] = blob
-        self._waiting += len(blob)
-        while self._waiting > HELD:
-            self._write(*next(iter(self._held)), self._let_go(*next(iter(self._held))))
+        self._waiting.add((name, client))
+        self._bytes += len(blob)
+        while self._bytes > HELD:
+            oldest = next(iter(self._held))
+            waited = oldest in self._waiting
+            blob = self._let_go(*oldest)
+            if waited:
+                self._write(*oldest, blob)
 
     def _let_go(self, name: str, client: str) -> bytes:
         blob = self._held.pop((name, client), b"")
-        self._waiting -= len(blob)
+        self._waiting.discard((name, client))
+        self._bytes -= len(blob)
         return blob
 
     def _write_held(self) -> None:
-        for (name, client), blob in self._held.items():
-            self._write(name, client, blob)
-        self._held, self._waiting = {}, 0
+        for key, blob in self._held.items():
+            if key in self._waiting:
+                self._write(*key, blob)
+        self._waiting.clear()
 
     def _write(self, name: str, client: str, blob: bytes) -> None:
         row = (name, client, _digest(blob))
@@ -315,6 +324,8 @@ class DiskStore:
     def copy(self, name: str, to: str) -> None:
         """Put every client's tree of one name under another name too, in place of what was there."""
         self._write_held()
+        for known, client in [key for key in self._held if key[0] == to and key[1]]:
+            self._let_go(known, client)
         with self._writing():
             self._remove(ALL, to)
             copied = f"INSERT INTO trees SELECT ?, client, digest, tree FROM trees WHERE {ALL}"

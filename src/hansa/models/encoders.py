@@ -10,7 +10,8 @@ from typing import Annotated
 from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
 from hansa.lazy import nn, torch
-from hansa.task import ClientInputs, Model, Network, build, fitted
+from hansa.models.parts import fitted
+from hansa.task import ClientInputs, Model, Network, build
 
 CLIENT = "client:"
 KINDS = {1: "table", 3: "image"}  # by the dimensions of a sample

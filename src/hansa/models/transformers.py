@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Iterator
@@ -136,9 +137,10 @@ def load_encoder(folder: Path, told: str, *, pooler: bool) -> Any:
     library = transformers_library()
     _check_settings(folder, told)
     try:
-        network, report = library.AutoModel.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
+        with _no_bar(library):
+            network, report = library.AutoModel.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
     except (OSError, ValueError, KeyError) as error:
         raise HansaError(f"The encoder '{told}' cannot be loaded: {first_line(error)}") from error
     # Weights a file lacks are drawn at random; only a pooler that nobody asks for may be.
@@ -147,6 +149,18 @@ def load_encoder(folder: Path, told: str, *, pooler: bool) -> Any:
     plain = not network.config.is_encoder_decoder
     require(plain, f"'{told}' is an encoder with a decoder; save its encoder alone.")
     return network.eval()
+
+
+@contextlib.contextmanager
+def _no_bar(library: Any) -> Iterator[None]:
+    """Keep the library from drawing bars of its own between the lines of a run."""
+    shown = library.utils.logging.is_progress_bar_enabled()
+    library.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            library.utils.logging.enable_progress_bar()
 
 
 def load_tokenizer(folder: Path, told: str) -> Any:

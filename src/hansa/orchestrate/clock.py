@@ -31,7 +31,7 @@ class Distribution(Protocol):
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same number."""
+    """Always the same number; in a plan the number by itself will do."""
 
     value: float = 1.0
 
@@ -117,17 +117,18 @@ class Drawn:
     """Clients as distributions have them; `jitter` is a factor that every visit draws anew.
 
     A client can be reached in the share `available` of every `period` (seconds), which begins at a random moment; a
-    message to a client that cannot be reached waits until it can.
+    message to a client that cannot be reached waits until it can.  A draw above 1 is always.
     """
 
     seconds_per_sample: Annotated[Distribution, Piece("distribution")] = LogNormal(0.01, 1.0)
     latency: Annotated[Distribution, Piece("distribution")] = Constant(0.1)
     jitter: Annotated[Distribution, Piece("distribution")] = Constant(1.0)
-    available: float = 1.0
+    available: Annotated[Distribution, Piece("distribution")] = Constant(1.0)
     period: float = 86_400.0
 
     def __post_init__(self) -> None:
-        _check_available("The clock", self.available, self.period)
+        share = self.available.value if isinstance(self.available, Constant) else 1.0
+        _check_available("The clock", share, self.period)
 
     def open(self, names: Sequence[str], seed: int) -> Paces:
         """Draw every client's pace from a stream of its own."""
@@ -135,7 +136,8 @@ class Drawn:
 
     def _pace(self, rng: np.random.Generator) -> Pace:
         speed, latency = self.seconds_per_sample.draw(rng), self.latency.draw(rng)
-        return Pace(speed, latency, self.available, self.period, float(rng.uniform(0.0, self.period)))
+        begins = float(rng.uniform(0.0, self.period))
+        return Pace(speed, latency, min(1.0, self.available.draw(rng)), self.period, begins)
 
 
 @dataclass(frozen=True)

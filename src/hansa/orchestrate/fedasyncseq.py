@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hansa.errors import require
@@ -26,13 +26,23 @@ class FedAsyncSeq(Bounded):
         good = self.window is None or self.window >= 1
         require(good, f"The 'window' of FedAsyncSeq must be a whole number ≥ 1. Got {self.window}.")
 
+    def misfit(self, sizes: Sequence[int] | None, described: str | None) -> str:
+        """Return why clients cannot be grouped; a chain that goes on needs another superclient to go to."""
+        return self._alone(self.superclients) or super().misfit(sizes, described)
+
+    def _alone(self, superclients: int | None) -> str:
+        """Return why a chain has nowhere to go on to; empty where it has, or where that is not known yet."""
+        if superclients != 1 or (self.window or 1) == 1:
+            return ""
+        says = f"FedAsyncSeq goes on from superclient to superclient for {self.window} rounds, and there is one"
+        return f"{says} superclient: use 'fedcyclic', or bounds that give more superclients"
+
     def open(self, roster: Roster) -> FedAsyncSeqPlanner:
-        """Group the clients; a chain that goes on needs another superclient to go to."""
+        """Group the clients."""
         found = Superclients(self, roster)
         groups = found.made(self.limits)
-        window = self.window or len(groups)
-        says = f"FedAsyncSeq goes on from superclient to superclient for {window} rounds, and there is one superclient"
-        require(window == 1 or len(groups) > 1, f"{says}: use 'fedcyclic', or bounds that give more superclients.")
+        window, why = self.window or len(groups), self._alone(len(groups))
+        require(not why, f"{why}.")
         return FedAsyncSeqPlanner(self.count(len(groups)), window, found, groups)
 
     def scale(self, population: int) -> Scale:

@@ -6,7 +6,7 @@ groups of row numbers, and draw from one generator only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -18,9 +18,18 @@ from hansa.orchestrate.clusters import balanced, kmeans, squares
 from hansa.orchestrate.dissimilarity import METRICS, Array, MetricName
 
 GroupingName = Literal["random", "kmeans", "greedy", "icg"]
+EVERY_METRIC: tuple[MetricName, ...] = ("cosine", "euclidean", "normalised-cosine", "wasserstein", "kl", "gini")
+# Which metrics a grouping can go by, its usual one first: k-means and ICG take means, which are Euclidean.
+METRICS_OF: Mapping[str, tuple[MetricName, ...]] = {
+    "random": (),
+    "kmeans": ("euclidean",),
+    "greedy": EVERY_METRIC,
+    "icg": ("euclidean",),
+}
 Groups = list[list[int]]
 CLIENTS = 10  # of a superclient where nothing is said
 CLUSTERS = 10  # of k-means where targets have no classes
+ROUNDING = 1e-3  # of a distribution's sum: descriptions travel in single precision
 
 
 @dataclass(frozen=True)
@@ -93,25 +102,55 @@ def group(
     limits: Limits,
     rng: np.random.Generator,
     *,
-    metric: MetricName = "euclidean",
+    metric: MetricName | None = None,
     clusters: int = CLUSTERS,
     names: Sequence[str] | None = None,
 ) -> Groups:
     """Return groups of client numbers within the limits, each in ascending order and all by their first client.
 
-    `rows` describe the clients (n × d), which `random` does not need; `clusters` are those of k-means.
+    `rows` describe the clients (n × d), which `random` does not need; without a `metric` it is the grouping's usual
+    one; `clusters` are those of k-means.
     """
     require(grouping in GROUPINGS, f"There is no grouping '{grouping}'.{did_you_mean(grouping, GROUPINGS)}")
+    if metric is not None:
+        check_metric(grouping, metric)
+    usual: MetricName = METRICS_OF[grouping][0] if METRICS_OF[grouping] else "euclidean"
+    goes_by = metric or usual
     why = limits.misfit(sizes)
     require(not why, f"Clients cannot be grouped: {why}.")
+    called = [str(one) for one in range(len(sizes))] if names is None else names
     order = rng.permutation(len(sizes))  # whoever is equal stands in random order
-    described = np.zeros((len(sizes), 1)) if rows is None else np.asarray(rows, dtype=np.float64)
-    says = f"The grouping '{grouping}' needs a row for each of the {len(sizes)} clients"
-    require(grouping == "random" or len(described) == len(sizes), f"{says}. Got {len(described)}.")
-    kind = Kind(np.asarray(sizes)[order].tolist(), described[order], limits, metric, clusters, rng)
+    described = np.zeros((len(sizes), 1)) if grouping == "random" else _described(grouping, goes_by, rows, called)
+    kind = Kind(np.asarray(sizes)[order].tolist(), described[order], limits, goes_by, clusters, rng)
     found = sorted(sorted(int(order[one]) for one in group) for group in GROUPINGS[grouping](kind))
-    why = limits.broken(found, sizes, [str(one) for one in range(len(sizes))] if names is None else names)
+    why = limits.broken(found, sizes, called)
     require(not why, f"{why}.")
+    return found
+
+
+def check_metric(grouping: GroupingName, metric: MetricName) -> None:
+    """Refuse a metric that a grouping cannot go by."""
+    allowed = METRICS_OF[grouping]
+    use = f"use {', '.join(allowed)}" if allowed else "leave 'metric' out"
+    require(metric in allowed, f"The grouping '{grouping}' cannot go by the metric '{metric}': {use}.")
+
+
+def _described(grouping: GroupingName, metric: MetricName, rows: npt.ArrayLike | None, names: Sequence[str]) -> Array:
+    """Return the descriptions as an array; one that the metric cannot compare is refused by its client's name."""
+    found = np.asarray([] if rows is None else rows, dtype=np.float64)
+    says = f"The grouping '{grouping}' needs a row for each of the {len(names)} clients"
+    require(len(found) == len(names), f"{says}. Got {len(found)}.")
+    require(found.ndim == 2, f"{says}. Got the shape {found.shape}.")
+    good, needed = np.isfinite(found).all(1), "finite numbers"
+    if metric == "normalised-cosine":
+        good, needed = good & (found >= 0).all(1), "no negative entries"
+    if metric in ("kl", "gini"):
+        whole = np.abs(found.sum(1) - 1.0) < ROUNDING
+        good, needed = good & whole & (found >= 0).all(1), "a distribution over classes"
+    odd = int(good.argmin())
+    require(
+        bool(good.all()), f"The metric '{metric}' needs {needed}, and client '{names[odd]}' has {found[odd, :4]} …."
+    )
     return found
 
 

@@ -11,18 +11,10 @@ import numpy as np
 from hansa.errors import HansaError, require
 from hansa.lazy import torch
 from hansa.orchestrate.dissimilarity import Array, MetricName
-from hansa.orchestrate.grouping import CLIENTS, CLUSTERS, GroupingName, Limits, group
+from hansa.orchestrate.grouping import CLIENTS, CLUSTERS, METRICS_OF, GroupingName, Limits, check_metric, group
 from hansa.orchestrate.planner import Chain, Orchestration, Roster
 from hansa.seeds import generator, numpy_generator
 
-EVERY_METRIC: tuple[MetricName, ...] = ("cosine", "euclidean", "normalised-cosine", "wasserstein", "kl", "gini")
-# Which metrics a grouping can go by, its usual one first: k-means and ICG take means, which are Euclidean.
-METRICS_OF: Mapping[str, tuple[MetricName, ...]] = {
-    "random": (),
-    "kmeans": ("euclidean",),
-    "greedy": EVERY_METRIC,
-    "icg": ("euclidean",),
-}
 # Which descriptions a metric can compare.
 KINDS_OF: Mapping[str, tuple[str, ...]] = {
     "cosine": ("vector", "positive", "distribution"),
@@ -51,10 +43,8 @@ class Grouped(Orchestration):
 
     def __post_init__(self) -> None:
         require(0 < self.fraction <= 1, f"The 'fraction' of superclients must lie in (0, 1]. Got {self.fraction}.")
-        allowed = METRICS_OF[self.grouping]
-        says = f"The grouping '{self.grouping}' cannot go by the metric '{self.metric}'"
-        use = f"use {', '.join(allowed)}" if allowed else "leave 'metric' out"
-        require(self.metric is None or self.metric in allowed, f"{says}: {use}.")
+        if self.metric is not None:
+            check_metric(self.grouping, self.metric)
 
     @property
     def grouped(self) -> bool:
@@ -146,7 +136,7 @@ class Superclients:
             None if metric is None else _rows(roster),
             limits,
             rng,
-            metric=metric or "euclidean",
+            metric=metric,
             clusters=roster.classes or CLUSTERS,
             names=roster.names,
         )

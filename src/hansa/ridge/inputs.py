@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,43 +117,70 @@ def cut(features: Array, labels: Array, rows: int, device: torch.device) -> Iter
         yield as_features(features[piece]).to(device), as_tensor(labels[piece]).to(device)
 
 
-def labelled(batches: Iterable[tuple[Array, Array]], dimension: int) -> Iterator[tuple[Array, Array]]:
-    """Yield the batches, each checked when it is asked for."""
-    for batch in batches:
-        features, labels = batch
-        if not _plain(features, labels, dimension):
-            check_shapes(features, labels, dimension)
-        yield batch
+def gather(
+    batches: Iterable[tuple[Array, Array]], rows: int, device: torch.device, check: Callable[[Array, Array], object]
+) -> Iterator[Block]:
+    """Gather many small batches into few large blocks: matrix products of a few rows waste a processor.
 
-
-def _plain(features: Array, labels: Array, dimension: int) -> bool:
-    """Tell at a glance that shapes are right: of thousands of small clients nearly all time is that of Python."""
-    if type(features) is not Tensor or type(labels) is not Tensor or labels.ndim != 1 or features.ndim != 2:
-        return False
-    return features.shape == (len(labels), dimension)
-
-
-def gather(batches: Iterable[tuple[Array, Array]], rows: int, device: torch.device) -> Iterator[Block]:
-    """Gather many small batches into few large blocks: matrix products of a few rows waste a processor."""
-    pending: list[tuple[Array, Array]] = []
-    held = 0
-    for batch in batches:
-        count = len(batch[1])
-        if pending and held + count > rows:
-            yield from cut(*_joined(pending), rows, device)
-            pending, held = [], 0
-        pending.append(batch)
+    `check` refuses a batch that is misshapen.  It sees whole blocks, and single batches only where something does not
+    fit: of thousands of small clients nearly all time would be that of Python.
+    """
+    pending, held = _Pending(rows, device, check), 0
+    for features, labels in batches:
+        try:
+            count = labels.shape[0]
+        except (AttributeError, IndexError):  # a list, or a number
+            check(features, labels)
+            count = len(labels)
+        if held and held + count > rows:
+            yield from pending.blocks()
+            held = 0
+        pending.features.append(features)
+        pending.labels.append(labels)
         held += count
-    if pending:
-        yield from cut(*_joined(pending), rows, device)
+        if held >= rows:  # before the next batch is made
+            yield from pending.blocks()
+            held = 0
+    yield from pending.blocks()
 
 
-def _joined(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Join features, and labels or targets, into one array each; where precisions differ, in the higher one."""
-    if len(parts) == 1:
-        return parts[0]
-    return _concatenated([part[0] for part in parts]), _concatenated([part[1] for part in parts])
+@dataclass(frozen=True)
+class _Pending:
+    """Batches that will be one block."""
 
+    rows: int
+    device: torch.device
+    check: Callable[[Array, Array], object]
+    features: list[Array] = field(default_factory=list)
+    labels: list[Array] = field(default_factory=list)
 
-def _concatenated(arrays: list[Array]) -> Array:
-    return torch.cat([as_tensor(array) for array in arrays])
+    def blocks(self) -> Iterator[Block]:
+        """Yield what is pending, of a large batch several blocks, and be empty again."""
+        if self.features:
+            joined = self._joined()
+            self.features.clear()
+            self.labels.clear()
+            yield from cut(*joined, self.rows, self.device)
+
+    def _joined(self) -> tuple[Array, Array]:
+        """Join features, and labels or targets, into one array each; where precisions differ, in the higher one."""
+        found = self._tensors()
+        if found is not None:
+            self.check(*found)
+            return found
+        for batch in zip(self.features, self.labels, strict=True):
+            self.check(*batch)
+        if len(self.features) == 1:
+            return self.features[0], self.labels[0]
+        return torch.cat(list(map(as_tensor, self.features))), torch.cat(list(map(as_tensor, self.labels)))
+
+    def _tensors(self) -> tuple[Tensor, Tensor] | None:
+        """Join tensors that have as many rows as labels; None where some are anything else."""
+        if len(self.features) == 1 or {*map(type, self.features), *map(type, self.labels)} != {torch.Tensor}:
+            return None
+        try:
+            fits = [z.shape[0] for z in self.features] == [y.shape[0] for y in self.labels]
+            with torch.no_grad():
+                return (torch.cat(self.features), torch.cat(self.labels)) if fits else None  # type: ignore[arg-type]
+        except (IndexError, RuntimeError):
+            return None

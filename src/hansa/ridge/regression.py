@@ -95,7 +95,8 @@ class RegressionStatistics(AdditiveStatistics):
         new = cls.zeros(feature_map.dimension_out if feature_map else dimension, num_targets, device=device)
         place = new.gram.device
         checked = ((z, as_targets(y, check_matrix(z, dimension), num_targets)) for z, y in batches)
-        return new._add(gather(checked, block or block_rows(place), place), feature_map)
+        rows = block or block_rows(place)
+        return new._add(gather(checked, rows, place, lambda z, _: check_matrix(z, dimension)), feature_map)
 
     def update(
         self, features: Array, targets: Array, *, feature_map: FeatureMap | None = None, block: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from hansa.ridge import factor, wire
 from hansa.ridge.accumulate import add_class_sums, add_products, block_rows
 from hansa.ridge.additive import AdditiveStatistics, place_of
 from hansa.ridge.choose import GRID, LambdaChoice, select_lambda
-from hansa.ridge.inputs import Array, FeatureMap, as_weights, check_shapes, check_values, cut, gather, labelled
+from hansa.ridge.inputs import Array, FeatureMap, as_weights, check_shapes, check_values, cut, gather
 from hansa.ridge.solve import Normalize, System, balance, check_settings, solution, solutions
 from hansa.tree import Tree, nbytes
 
@@ -81,8 +82,8 @@ class RidgeStatistics(AdditiveStatistics):
         `dimension` is that of the features given, before any `feature_map`.
         """
         new = cls.zeros(feature_map.dimension_out if feature_map else dimension, num_classes, device=device)
-        place = new.gram.device
-        return new._add(gather(labelled(batches, dimension), block or block_rows(place), place), feature_map)
+        place, check = new.gram.device, partial(check_shapes, dimension=dimension)
+        return new._add(gather(batches, block or block_rows(place), place, check), feature_map)
 
     def update(
         self, features: Array, labels: Array, *, feature_map: FeatureMap | None = None, block: int | None = None

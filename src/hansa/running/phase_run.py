@@ -82,6 +82,8 @@ class PhaseRun:
         self.algorithm: Algorithm = self.phase.algorithm
         self.carried = carried(self.algorithm, experiment.channel)  # as clients see it
         self.federation = experiment.federation
+        says = f"The samples have weights, by which {type(self.algorithm).__name__} does not count them"
+        require(self.algorithm.weighs or not self.federation.weighed, f"{says}: leave them out, or use 'fedavg'.")
         self.names = list(self.federation.clients)
         self.place: int = previous.place + 1 if previous else 0  # among all phases, also those of a run continued here
         self.task: Task = replace(
@@ -91,7 +93,7 @@ class PhaseRun:
             local_labels=self.algorithm.local_labels or (previous is not None and previous.task.local_labels),
             rounds=self.phase.rounds,
             rates=self._rates(),
-            samples=experiment.task.samples or sum(self.federation.sizes().values()),
+            samples=experiment.task.samples or self.federation.mass(),
             place=self.place,
             cohort=self.phase.orchestration.scale(len(self.names) or experiment.task.population).visits,
             visits=self._most_visits(),
@@ -105,7 +107,8 @@ class PhaseRun:
 
     def _first_server(self) -> Tree:
         """Return the server's state before the first round: that of another run's phase where this one adds to it."""
-        return self.adds_to.server if self.adds_to else self.algorithm.server_init(self.task)
+        first = self.adds_to.server if self.adds_to else self.algorithm.server_init(self.task)
+        return copy(first)  # as after a resume: leaves of the start itself would not be served
 
     def _rates(self) -> tuple[float, ...]:
         """Return the rates that earlier phases found, where this phase asks for them."""

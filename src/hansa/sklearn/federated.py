@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags, compute_class_weight
+from sklearn.utils import Tags, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from hansa.api import run
-from hansa.contract import Algorithm
 from hansa.data.federation import federation_from_clients
 from hansa.data.targets import Kind
 from hansa.deploy.model import DeployedModel, load_model
-from hansa.errors import HansaError, require
+from hansa.errors import require
 from hansa.io.codec import piece_from_table
 from hansa.io.registry import CATALOGUE
 from hansa.plan.schema import PhasePlan
+from hansa.sklearn.ridge import checked_weights
 from hansa.task import ClientData
-from hansa.training.local import LocalTraining
-from hansa.training.objectives import CrossEntropy
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 ALL = "all"  # the one client of samples that nobody is named for
@@ -37,6 +36,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     `algorithm`, `model` and `engine` are what `hansa.run` takes, `rounds` those of an algorithm that takes several.
     """
 
+    target: ClassVar[Kind]
     model_: DeployedModel
     algorithm: Any
     model: Any
@@ -44,26 +44,45 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     engine: Any
     seed: int
 
-    def _fit(self, X: Matrix, y: Matrix, clients: Any, target: Kind, algorithm: Any) -> None:
-        name, own = type(last := _last(algorithm)).__name__, getattr(last, "personal", False)
-        require(
-            not own, f"{name} gives every client a model of its own: use hansa.run and hansa.load_model(run, client)."
-        )
+    def fit(self, X: Matrix, y: Matrix, clients: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from these samples, each of the client that `clients` names.
+
+        With a `sample_weight` the loss of a batch is `Σ w_i ℓ_i / Σ w_i`, and a client counts as its Σ w_i; samples of
+        weight 0 are left out.  Only ratios of weights matter.
+        """
+        X, y, weights = self._samples(X, y, sample_weight)
         names = np.full(len(X), ALL) if clients is None else np.asarray(clients).astype(str)
         check_consistent_length(X, names)
-        known = tuple(map(str, range(int(y.max()) + 1))) if target == "classes" else None
-        parts = {str(name): (X[names == name], y[names == name]) for name in np.unique(names)}
-        told = {"model": self.model, "algorithm": algorithm, "rounds": self.rounds, "engine": self.engine}
-        made = federation_from_clients(parts, known, target=target)
+        self._run(*(part[weights > 0] for part in (X, y, names, weights)))
+        return self
+
+    @abstractmethod
+    def _samples(self, X: Matrix, y: Matrix, given: Any) -> tuple[Matrix, Matrix, Matrix]:
+        """Return checked inputs, class numbers or real targets, and weights."""
+
+    def _run(self, X: Matrix, y: Matrix, names: Matrix, weights: Matrix) -> None:
+        last = _last(self.algorithm)
+        says = f"{type(last).__name__} gives every client a model of its own"
+        require(not getattr(last, "personal", False), f"{says}: use hansa.run and hansa.load_model(run, client).")
+        rows = {str(name): names == name for name in np.unique(names)}
+        made = federation_from_clients(
+            {name: (X[own], y[own]) for name, own in rows.items()},
+            self._class_names(),
+            target=self.target,
+            weights={name: weights[own] for name, own in rows.items()},
+        )
         first = next(iter(made.clients.values())).train
         made = dataclasses.replace(made, test=ClientData(first.x[:1], first.y[:1]))  # of a run that nobody will read
+        told = {"model": self.model, "algorithm": self.algorithm, "rounds": self.rounds, "engine": self.engine}
         with tempfile.TemporaryDirectory() as folder:
             done = run(data=made, **told, seed=self.seed, out=Path(folder) / "run", show=False)
-            require(
-                done.status == "finished",
-                f"There is no model: {done.summary.get('why', f'the run was {done.status}.')}",
-            )
+            why = done.summary.get("why", f"the run was {done.status}.")
+            require(done.status == "finished", f"There is no model: {why}")
             self.model_ = load_model(done)
+
+    def _class_names(self) -> tuple[str, ...] | None:
+        """Return a name for every class number; none of real targets."""
+        return None
 
     def _inputs(self, X: Matrix) -> Matrix:
         check_is_fitted(self)
@@ -74,9 +93,10 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
     """A classifier that clients train together: `fit(X, y, clients=names)`; without names all samples are one client's.
 
-    `class_weight` multiplies the loss of a sample: a weight by class, or "balanced" for `n/(C·n_c)` over all samples.
+    `class_weight` multiplies the weight of a sample: a weight by class, or "balanced" for `n/(C·n_c)` over all samples.
     """
 
+    target = "classes"
     classes_: Matrix
 
     def __init__(
@@ -95,17 +115,14 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         self.engine = engine
         self.seed = seed
 
-    def fit(self, X: Matrix, y: Matrix, clients: Any = None) -> Self:
-        """Learn from these samples, each of the client that `clients` names."""
+    def _samples(self, X: Matrix, y: Matrix, given: Any) -> tuple[Matrix, Matrix, Matrix]:
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
-        algorithm = self.algorithm
-        if self.class_weight is not None:
-            weights = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-            algorithm = _weighed(algorithm, tuple(map(float, weights)))
-        self._fit(X, numbers, clients, "classes", algorithm)
-        return self
+        return X, numbers, checked_weights(X, given) * compute_sample_weight(self.class_weight, y)
+
+    def _class_names(self) -> tuple[str, ...]:
+        return tuple(map(str, range(len(self.classes_))))
 
     def predict(self, X: Matrix) -> Matrix:
         """Predict the most probable class."""
@@ -122,6 +139,8 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
 class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     """A regressor that clients train together: `fit(X, y, clients=names)`; without names all are one client's."""
 
+    target = "real"
+
     def __init__(
         self,
         algorithm: Any = "fedavg",
@@ -136,12 +155,10 @@ class FederatedRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[mi
         self.engine = engine
         self.seed = seed
 
-    def fit(self, X: Matrix, y: Matrix, clients: Any = None) -> Self:
-        """Learn from these samples, each of the client that `clients` names."""
+    def _samples(self, X: Matrix, y: Matrix, given: Any) -> tuple[Matrix, Matrix, Matrix]:
         X, y = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
         self.flat_ = y.ndim == 1
-        self._fit(X, y, clients, "real", self.algorithm)
-        return self
+        return X, y, checked_weights(X, given)
 
     def predict(self, X: Matrix) -> Matrix:
         """Predict the targets: a vector of one, or a column for each of several."""
@@ -160,21 +177,3 @@ def _last(algorithm: Any) -> Any:
     last = algorithm[-1] if isinstance(algorithm, (tuple, list)) and algorithm else algorithm
     last = last.algorithm if isinstance(last, PhasePlan) else last
     return piece_from_table("algorithm", last) if isinstance(last, str) and last in CATALOGUE["algorithm"] else last
-
-
-def _weighed(algorithm: Any, weights: tuple[float, ...]) -> Algorithm:
-    """Return an algorithm whose local training weighs classes."""
-    piece = piece_from_table("algorithm", algorithm) if isinstance(algorithm, (str, Mapping)) else algorithm
-    if not isinstance(piece, Algorithm):
-        raise HansaError(f"Class weights are for one algorithm that trains. Got {algorithm!r}.")
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(piece):  # type: ignore[arg-type]
-        value = getattr(piece, field.name)
-        if isinstance(value, LocalTraining):
-            says = f"The {type(piece).__name__} has an objective of its own, {value.objective}"
-            require(value.objective is None, f"{says}: leave it out, or 'class_weight'.")
-            changes[field.name] = dataclasses.replace(value, objective=CrossEntropy(class_weights=weights))
-        elif isinstance(value, Algorithm):
-            changes[field.name] = _weighed(value, weights)
-    require(bool(changes), f"Class weights are for what trains, and {type(piece).__name__} does not.")
-    return dataclasses.replace(piece, **changes)  # type: ignore[type-var]

@@ -59,12 +59,15 @@ class RidgeStatisticsEstimator(BaseEstimator):  # type: ignore[misc]
         require(self.feature_map_ == other.feature_map_, "Estimators with different random features cannot be merged.")
 
 
+def checked_weights(X: Matrix, given: Any) -> Matrix:
+    """Return samples' weights, checked; ones where none are given."""
+    checked: Matrix = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
+    return checked
+
+
 def weights_of(X: Matrix, given: Matrix | None) -> Matrix | None:
     """Return samples' weights, checked; None where all count once."""
-    checked: Matrix | None = None
-    if given is not None:
-        checked = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
-    return checked
+    return None if given is None else checked_weights(X, given)
 
 
 class RidgeStatisticsClassifier(ClassifierMixin, RidgeStatisticsEstimator):  # type: ignore[misc]

@@ -19,7 +19,7 @@ Weights = Literal["samples", "uniform"]  # what a client counts: as many as its 
 
 def weight_of(weights: Weights, data: ClientData) -> float:
     """Return what a client counts."""
-    return float(len(data)) if weights == "samples" else 1.0
+    return data.mass if weights == "samples" else 1.0
 
 
 def total_weight(weights: Weights, task: Task) -> float:
@@ -41,6 +41,11 @@ class Averages(TrainsOnce):
     weights: Weights
 
     uplink: ClassVar[Mapping[str, Role]] = {"model": Role.STEP}
+
+    @property
+    def weighs(self) -> bool:
+        """Training and what a client counts are all that is made of samples."""
+        return True
 
     @property
     def training(self) -> LocalTraining:

@@ -6,10 +6,9 @@ nothing is near to it or far from it.  All functions are written so that `torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
-from hansa.lazy import F, Tensor, torch
+from hansa.lazy import Tensor, torch
 
 Denominator = Literal["all", "negatives"]  # with the positive among the candidates, or without it
 Direction = Literal["samples", "prototypes"]  # which of the two looks for its like among the others
@@ -20,12 +19,12 @@ TINY = 1e-12
 def unit(rows: Tensor) -> Tensor:
     """Return rows of length one; a row of zeros stays as it is."""
     length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-    return rows / torch.where(length > TINY, length, torch.ones_like(length))
+    return rows / torch.where(length > TINY, length, 1.0)
 
 
 def class_means(z: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Return the mean embedding of every class, C × k, and its number of samples; zeros where there are none."""
-    hot = F.one_hot(y, classes).to(z.dtype)
+    hot = (y[:, None] == torch.arange(classes, device=y.device)).to(z.dtype)
     counts = hot.sum(0)
     return hot.T @ z / counts.clamp(min=1)[:, None], counts
 
@@ -49,40 +48,15 @@ def prototype_contrast(
     whose class has no prototype, or which finds nobody in P or A, has the loss 0.
     """
     sets = prototypes if prototypes.ndim == 3 else prototypes[None]
-    losses, finds = set_contrasts(z, y, [sets], temperature, denominator, direction, there)
-    return (losses * shares(finds, losses.dtype)).sum(0)
-
-
-def set_contrasts(
-    z: Tensor,
-    y: Tensor,
-    parts: Sequence[Tensor],
-    temperature: float,
-    denominator: Denominator,
-    direction: Direction,
-    there: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the losses for every set of prototypes, sets × samples, and whether there is something to contrast.
-
-    Sets may come in several tensors, m × C × k each: to copy them together would cost as much as a product.
-    """
-    near = _classes_first([part @ (z.T / temperature) for part in parts])
-    known = _classes_first([torch.linalg.vector_norm(part, dim=-1) for part in parts]) > 0
+    near = (sets @ (z.T / temperature)).transpose(0, 1)  # classes × sets × samples
+    known = torch.linalg.vector_norm(sets, dim=-1).T > 0
     if direction == "samples":
-        return _among_prototypes(near, y, known, denominator)
-    losses, finds = among_samples(near[y].transpose(0, 1), y, denominator, there)
-    return losses, finds & known[y].T
-
-
-def _classes_first(parts: Sequence[Tensor]) -> Tensor:
-    """Return what there is for sets × classes as classes × sets: sums over classes then go along memory."""
-    return torch.cat([part.transpose(0, 1) for part in parts], 1)
-
-
-def shares(finds: Tensor, numbers: torch.dtype) -> Tensor:
-    """Return what each set counts in a sample's mean over those in which it finds something."""
-    there = finds.to(numbers)
-    return there / there.sum(0).clamp(min=1)
+        losses, finds = _among_prototypes(near, y, known, denominator)
+    else:
+        losses, finds = among_samples(near[y].transpose(0, 1), y, denominator, there)
+        finds = finds & known[y].T
+    counts = finds.to(losses.dtype)
+    return (losses * counts).sum(0) / counts.sum(0).clamp(min=1)
 
 
 def _among_prototypes(near: Tensor, y: Tensor, known: Tensor, denominator: Denominator) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,7 @@ from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
 from hansa.lazy import Tensor, torch
 from hansa.seeds import seed_for
-from hansa.task import ClientData, Task
-from hansa.training import optimisers
+from hansa.task import Batch, ClientData, Task
 from hansa.training.augmentation import Augmentation, augmented
 from hansa.training.channels_last import channels_last, channels_last_gradients
 from hansa.training.directions import PLAIN, Direction, Slope
@@ -22,8 +21,9 @@ from hansa.training.judging import mean_loss
 from hansa.training.layers import draws, uses_batch_statistics
 from hansa.training.leaves import Patterns, select, written
 from hansa.training.objectives import CROSS_ENTROPY, Objective, usual
-from hansa.training.optimisers import SLOTS, STEPS, Optimiser
+from hansa.training.optimisers import Optimiser
 from hansa.training.schedules import Constant, Schedule
+from hansa.training.stepper import Stepper
 from hansa.tree import Tree, copy
 
 
@@ -53,8 +53,8 @@ class LocalTraining:
     with `!` before what stays.  Float buffers (a BatchNorm's running mean) in a trained part move with it and travel
     like parameters; integer buffers never travel.  `objective` is what training minimises; without one it follows the
     targets: cross-entropy for classes, squared error for real numbers.  `weight_decay` is part of the gradient, but
-    for `adamw`, which shrinks the weights apart from it.  `schedule` changes the rate from round to round, `clip`
-    bounds the Euclidean norm of a step's gradient, and `steps` counts steps in place of epochs.  `augment` changes the
+    for `adamw`, which shrinks the weights apart from it.  `schedule` changes the rate from round to round; `clip`
+    bounds the Euclidean norm of a step's gradient; `steps` counts steps in place of epochs.  `augment` changes the
     pictures of every batch at random, by the visit's seed; a turn that only measures sees them as they are.
     """
 
@@ -184,6 +184,7 @@ class Turn:
         training, corrected = self.training, bool(self.correction.strength and self.correction.anchor)
         simple = (
             not self.task.mixed
+            and not self.task.weighed
             and not (training.momentum or training.weight_decay or training.clip)
             and training.optimiser == "sgd"
         )
@@ -239,9 +240,6 @@ def train(turn: Turn, data: ClientData, seed: int) -> Trained:
         return Loop(turn, data).run(torch.Generator().manual_seed(seed))
 
 
-Batch = tuple[Tensor, Tensor]
-
-
 class Loop:
     """The weights of one client while they train."""
 
@@ -290,7 +288,7 @@ class Loop:
         """Return what so many steps have given."""
         turn, flops = self.turn, self.turn.flops(len(self.data))
         if turn.measures:
-            return Trained(turn.start, 0, flops, slope=self.stepper.slope(len(self.data)))
+            return Trained(turn.start, 0, flops, slope=self.stepper.slope(self.data.mass))
         done = {key: leaf.detach() for key, leaf in self.own.items()}
         memory = self.stepper.memory if turn.remembers else {}
         return Trained({**turn.start, **done}, steps, flops, memory, self.anchor)
@@ -299,8 +297,8 @@ class Loop:
         """Yield for every step a batch of each order that the direction needs."""
         training, orders = self.training, self.turn.direction.orders
         fewest, left = self.turn.fewest, training.steps
-        chance = torch.Generator().manual_seed(seed_for(rng.initial_seed(), "augment"))
         augment = () if self.turn.measures else training.augment
+        chance = torch.Generator().manual_seed(seed_for(rng.initial_seed(), "augment")) if augment else rng
         epochs = 1 if self.turn.measures else training.epochs if left is None else left  # an epoch has a step at least
         for _ in range(epochs):
             each = (self.data.batches(training.batch_size, rng, fewest) for _ in range(orders))
@@ -308,7 +306,7 @@ class Loop:
                 if left == 0:
                     return
                 left = None if left is None else left - 1
-                yield tuple((channels_last(augmented(x, augment, chance)), y) for x, y in drawn)
+                yield tuple((channels_last(augmented(x, augment, chance)), y, w) for x, y, w in drawn)
 
     def step(self, batches: tuple[Batch, ...]) -> None:
         """Take the steps of a batch, of which there is one in each order."""
@@ -316,7 +314,7 @@ class Loop:
         for _ in range(turn.repeats):
             gradients = turn.direction.of(self._slope(batches), self.weights, self.given)
             if turn.measures:
-                self.stepper.measure(gradients, len(batches[0][1]))
+                self.stepper.measure(gradients, ClientData(*batches[0]).mass)
                 return
             with torch.no_grad():
                 anchor = self.anchor or turn.correction.anchor
@@ -331,14 +329,15 @@ class Loop:
 
         def slope(weights: Mapping[str, Tensor], order: int = 0) -> Tree:
             nonlocal calls
-            x, y = batches[order]
+            x, y, w = batches[order]
+            share = None if w is None else (w / w.sum()).to(self.task.number_format)
             others = self.params if calls == 0 else {**self.params, **copy(self._buffers())}
             calls += 1
             if weights is self.weights:
                 leaves = self.weights
             else:
                 leaves = {key: leaf.detach().requires_grad_() for key, leaf in weights.items()}
-            loss = self.objective.loss(self.task, {**others, **leaves}, self.given, x, y, None)
+            loss = self.objective.loss(self.task, {**others, **leaves}, self.given, x, y, share)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             decay = self.stepper.in_gradient
             return {
@@ -351,82 +350,3 @@ class Loop:
 
     def _buffers(self) -> Tree:
         return {key: leaf for key, leaf in self.params.items() if key in self.task.buffers}
-
-
-class Stepper:
-    """Moves weights along gradients, of one client or of many stacked (`dims` = 1): corrected, clipped, optimised."""
-
-    def __init__(self, turn: Turn, weights: Tree, before: Tree, stacked: int | None = None):
-        self.training, self.strength = turn.training, turn.correction.strength
-        self.rate = functools.partial(turn.training.rate, turn.task)  # by leaf
-        self.dims = 0 if stacked is None else 1
-        # Adam's way through memory adds the weight decay, unless somebody looks at the gradient before.
-        seen = turn.measures or turn.direction != PLAIN or self.training.clip is not None
-        self.in_step = self.training.decay if self.training.optimiser == "adam" and not seen else 0.0
-        self.in_gradient = self.training.decay - self.in_step
-        names = () if turn.measures else optimisers.slots(self.training.optimiser, self.training.momentum)
-        self.memory = optimisers.memory(names, weights, before, stacked)
-        # Whether all clients that still train have stepped equally often.
-        self.even = STEPS not in before or bool((before[STEPS] == before[STEPS].max()).all())
-        self._measured: Tree = {}
-
-    def measure(self, gradients: Tree, weight: float | Tensor) -> None:
-        """Add a batch's gradient to the mean, weighted by its samples."""
-        for key, slope in gradients.items():
-            part = slope * weight
-            self._measured[key] = self._measured[key] + part if key in self._measured else part
-
-    def slope(self, samples: float | Tensor) -> Tree:
-        """Return the mean gradient over so many samples."""
-        return {key: total / samples for key, total in self._measured.items()}
-
-    def step(self, weights: Tree, gradients: Tree, anchor: Tree, shift: Tree, count: int | None = None) -> None:
-        """Take one step, with autograd off; of a stack the first `count` clients."""
-        rows = slice(count)
-        found = {key: self._corrected(key, slope, weights[key], anchor, shift) for key, slope in gradients.items()}
-        if self.training.clip is not None:
-            found = self._clipped(found, self.training.clip)
-        if STEPS in self.memory:
-            self._rows(STEPS, rows).add_(1)
-        if self.training.optimiser == "sgd":
-            self._descend(weights, found, rows)
-        else:
-            self._adapt(weights, found, rows)
-
-    def _corrected(self, key: str, slope: Tensor, weight: Tensor, anchor: Tree, shift: Tree) -> Tensor:
-        if self.strength and key in anchor:
-            slope = slope + self.strength * (weight - anchor[key])
-        return slope + shift[key] if key in shift else slope
-
-    def _clipped(self, gradients: Tree, bound: float) -> Tree:
-        """Scale a client's gradient so that its norm over all leaves is at most the bound."""
-        squares = sum(slope.square().flatten(self.dims).sum(-1) for slope in gradients.values())
-        factor = (bound / torch.as_tensor(squares).sqrt().clamp(min=1e-30)).clamp(max=1.0)
-
-        def scaled(slope: Tensor) -> Tensor:
-            return slope * (factor.reshape(-1, *(1,) * (slope.ndim - 1)) if self.dims else factor)
-
-        return {key: scaled(slope) for key, slope in gradients.items()}
-
-    def _rows(self, name: str, rows: slice) -> Tensor:
-        return self.memory[name][rows] if self.dims else self.memory[name]
-
-    def _descend(self, weights: Tree, gradients: Tree, rows: slice) -> None:
-        momentum = self.training.momentum
-        for key, slope in gradients.items():
-            velocity = self._rows(f"velocity.{key}", rows) if momentum else None
-            optimisers.sgd(weights[key], slope, self.rate(key), momentum, velocity)
-
-    def _adapt(self, weights: Tree, gradients: Tree, rows: slice) -> None:
-        if not gradients:
-            return
-        training, rate = self.training, self.rate("")  # of Adam no leaf has a rate of its own
-        own = [weights[key] for key in gradients]
-        if training.optimiser == "adamw":
-            for weight in own:
-                weight.mul_(1 - rate * training.weight_decay)
-        first, second = ([self._rows(f"{slot}.{key}", rows) for key in gradients] for slot in SLOTS["adam"])
-        steps = self._rows(STEPS, rows)
-        steps = steps[0] if self.even and steps.ndim else steps
-        slopes, settings = list(gradients.values()), (rate, training.betas, training.epsilon, self.in_step)
-        optimisers.adam(own, slopes, first, second, steps, *settings)

@@ -66,8 +66,8 @@ class CrossEntropy(Objective):
         if self.class_weights == "none":
             return {}
         if self.class_weights == "balanced":
-            counts = torch.bincount(data.y, minlength=task.num_classes)
-            weights = len(data) / (counts.clamp(min=1) * (counts > 0).sum())
+            counts = torch.bincount(data.y, data.w, minlength=task.num_classes)
+            weights = torch.where(counts > 0, data.mass / (counts * (counts > 0).sum()), 1.0)
         else:
             weights, count = torch.tensor(self.class_weights), len(self.class_weights)
             require(count == task.num_classes, f"There are {count} class weights for {task.num_classes} classes.")

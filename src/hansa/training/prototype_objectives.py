@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from hansa.lazy import F, Tensor, torch
 from hansa.task import Task
+from hansa.training.closed_contrast import closed_contrast
 from hansa.training.contrast import (
     Denominator,
     Direction,
+    prototype_contrast,
     prototype_distance,
-    set_contrasts,
-    shares,
     supervised_contrast,
     unit,
 )
@@ -51,17 +52,19 @@ class PrototypeContrast(Objective):
 
     def loss(self, task: Task, params: Tree, given: Tree, x: Tensor, y: Tensor, share: Tensor | None) -> Tensor:
         """Return the mean over the batch."""
-        z = unit(embedded(task, params, x))
-        if self.direction == "prototypes":
-            z, y, share = torch.cat([z, z]), torch.cat([y, y]), None if share is None else torch.cat([share, share]) / 2
-        sets = [given["global"][None]] if self.global_term else []
-        first = len(sets)
-        sets += [padded_bank(given)] if given.keys() - {"global"} else []
-        there = None if share is None else share > 0
-        how = self.temperature, self.denominator, self.direction
-        losses, finds = set_contrasts(z, y, sets, *how, there)  # both terms in one go
-        counts = torch.cat([shares(term, losses.dtype) for term in finds.tensor_split([first])])
-        return mean_of((losses * counts).sum(0), share)
+        u, terms = embedded(task, params, x), [given["global"][None]] if self.global_term else []
+        terms += [padded_bank(given)] if given.keys() - {"global"} else []
+        if self.direction == "samples":
+            return mean_of(closed_contrast(u, y, terms, self.temperature, self.denominator), share)
+        z, y, share = unit(u).repeat(2, 1), y.repeat(2), None if share is None else share.repeat(2) / 2
+        contrast = functools.partial(
+            prototype_contrast,
+            temperature=self.temperature,
+            denominator=self.denominator,
+            direction=self.direction,
+            there=None if share is None else share > 0,
+        )
+        return mean_of(torch.stack([contrast(z, y, term) for term in terms]).sum(0), share)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ a short cut is taken because of what a class *is*, never because of what it clai
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 
 from hansa.contract import Algorithm
@@ -17,7 +17,7 @@ from hansa.payload import Update
 from hansa.seeds import seed_for
 from hansa.task import ClientData, Task
 from hansa.training.local import LocalTraining, Trained, Turn, train
-from hansa.tree import Tree
+from hansa.tree import Tree, add
 
 Visit = Generator[Turn, Trained, tuple[Update, Tree]]
 Carry = Callable[[Turn, ClientData, int], Trained]  # carries out one turn, whose draws come from a seed
@@ -122,6 +122,15 @@ class AddsUp(Algorithm):
         """Return the client's sums."""
         flops = self.operations(task, len(data))
         return Update(self.statistics(task, data, rng), len(data), flops=flops), state
+
+    def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
+        """Add the sums."""
+        return add(server, cohort.sums) if server else cohort.sums
+
+
+def doubles(shapes: Mapping[str, Sequence[int]]) -> Tree:
+    """Return leaves of float64 that have a shape and nothing in it, for `AddsUp.upload_shape`."""
+    return {key: torch.empty(tuple(shape), dtype=torch.float64, device="meta") for key, shape in shapes.items()}
 
 
 def measured(turn: Turn) -> Turn:

@@ -78,6 +78,11 @@ class Wrapper(Algorithm):
         """The wrapped algorithm's own reason."""
         return self.inner.no_chains
 
+    @property
+    def weighs(self) -> bool:
+        """The wrapped algorithm's own, where clients do what it says; what a wrapper adds may look at samples."""
+        return client_side(self) is not self and self.inner.weighs
+
     def server_init(self, task: Task) -> Tree:
         """Return the wrapped algorithm's state."""
         return self.inner.server_init(task)

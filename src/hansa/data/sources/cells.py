@@ -32,7 +32,9 @@ def join(tables: list[Any]) -> Any:
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise HansaError(f"A column holds numbers in one file and text in another: {sentence(error)}") from error
+        says = f"A column holds numbers in one file and text in another ({sentence(error).rstrip('.')})"
+        told = "write it alike everywhere, name it in 'drop', or set columns_of = \"file\" (each its own)"
+        raise HansaError(f"{says}: {told}.") from error
 
 
 def refuse_column(table: Any, column: str, setting: str, file: Path) -> None:

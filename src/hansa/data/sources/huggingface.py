@@ -13,7 +13,7 @@ from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Scale
-from hansa.data.lazy import Inputs
+from hansa.data.late_rows import Inputs
 from hansa.data.sources.files import existing
 from hansa.data.targets import KINDS, Kind
 from hansa.errors import HansaError, did_you_mean, require

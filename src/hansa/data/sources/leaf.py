@@ -15,7 +15,7 @@ from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Samples, Scale
 from hansa.data.labels import require_two_classes
-from hansa.data.lazy import Inputs
+from hansa.data.late_rows import Inputs
 from hansa.data.sources.files import existing, several
 from hansa.data.targets import Classes
 from hansa.errors import HansaError, require

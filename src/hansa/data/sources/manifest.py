@@ -16,7 +16,7 @@ from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Scale
 from hansa.data.labels import of_text
-from hansa.data.lazy import Inputs
+from hansa.data.late_rows import Inputs
 from hansa.data.sources.files import existing, existing_file
 from hansa.errors import HansaError, did_you_mean, require
 

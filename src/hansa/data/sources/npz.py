@@ -13,7 +13,7 @@ from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
 from hansa.data.dataset import SCALES, Array, Dataset, Scale
 from hansa.data.labels import require_two_classes
-from hansa.data.lazy import Inputs, rows_of
+from hansa.data.late_rows import Inputs, rows_of
 from hansa.data.sources.files import existing_file
 from hansa.data.targets import KINDS, Classes, Kind
 from hansa.errors import HansaError, did_you_mean, require

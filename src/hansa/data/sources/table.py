@@ -132,9 +132,9 @@ class TableSource(ABC):
     def table_of(self, file: Path) -> Any:
         """Read one file, with nothing in the place of values that mean missing."""
         table = self._read(file)
-        require(table.num_rows > 0, f"The table '{file}' has no rows.")
-        twice = len(set(table.column_names)) < len(table.column_names)
-        require(not twice, f"The table '{file}' has two columns of one name.")
+        require(table.num_rows > 0, f"The table '{file}' has no rows: leave it out.")
+        twice = next((name for name in table.column_names if table.column_names.count(name) > 1), None)
+        require(twice is None, f"The table '{file}' has two columns of one name, '{twice}': rename one.")
         for column, marks in self.na_of.items():
             if column in table.column_names:
                 place = table.column_names.index(column)

@@ -48,19 +48,23 @@ class Cohort:
     seeds: Sequence[int]
     x: Tensor
     y: Tensor
+    w: Tensor | None = None  # where all of them have weights
 
     @classmethod
     def of(cls, jobs: Sequence[Job], whole: ClientData | None = None) -> Cohort:
         """Put some clients together; `whole` are their samples one after the other, where these are at hand."""
         if whole is None:
-            whole = ClientData(_joined([job.data.x for job in jobs]), torch.cat([job.data.y for job in jobs]))
+            data = [job.data for job in jobs]
+            weights = [one.w for one in data if one.w is not None]
+            whole = ClientData(_joined([one.x for one in data]), torch.cat([one.y for one in data]), _all(weights))
         turns, seeds = [job.turn for job in jobs], [job.seed for job in jobs]
-        return cls(turns, [job.size for job in jobs], seeds, whole.x, whole.y)
+        return cls(turns, [job.size for job in jobs], seeds, whole.x, whole.y, whole.w)
 
     def on(self, device: torch.device) -> Cohort:
         """Return the same, with the samples on a device and in the network's number format."""
         x = self.turns[0].task.inputs(self.x)
-        return Cohort(self.turns, self.sizes, self.seeds, x.to(device), self.y.to(device))
+        w = None if self.w is None else self.w.to(device)
+        return Cohort(self.turns, self.sizes, self.seeds, x.to(device), self.y.to(device), w)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -83,8 +87,10 @@ class Cohort:
     @functools.cached_property
     def parts(self) -> list[ClientData]:
         """The samples of each client."""
-        both = zip(self.x.split_with_sizes(list(self.sizes)), self.y.split_with_sizes(list(self.sizes)), strict=True)
-        return [ClientData(x, y) for x, y in both]
+        sizes = list(self.sizes)
+        weights = [None] * len(sizes) if self.w is None else self.w.split_with_sizes(sizes)
+        every = zip(self.x.split_with_sizes(sizes), self.y.split_with_sizes(sizes), weights, strict=True)
+        return [ClientData(x, y, w) for x, y, w in every]
 
     def same(self, leaf: Callable[[Turn], Tensor]) -> bool:
         """Tell whether all clients hold the very same tensor."""
@@ -95,6 +101,10 @@ class Cohort:
         """Return the clients' own classes (clients × classes); None where all classes are everyone's."""
         labels = [turn.task.labels for turn in self.turns]
         return None if labels[0] is None else torch.stack(cast(list[torch.Tensor], labels)).to(device)
+
+
+def _all(weights: Sequence[Tensor]) -> Tensor | None:
+    return torch.cat(list(weights)) if weights else None
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from hansa.engines.kernels.cohort import steps_of
 from hansa.lazy import Tensor, torch
-from hansa.task import ClientData, parts_of
+from hansa.models.parts import parts_of
+from hansa.task import Batch, ClientData
 from hansa.training.channels_last import channels_last
 from hansa.training.directions import PLAIN
-from hansa.training.local import Batch, Loop, Trained, Turn, seeded, train
+from hansa.training.local import Loop, Trained, Turn, seeded, train
 from hansa.training.objectives import CROSS_ENTROPY, SQUARED_ERROR
 from hansa.tree import copy
 
@@ -68,7 +69,8 @@ def records(device: torch.device) -> bool:
 def repeatable(turn: Turn) -> bool:
     """Tell whether all steps of a turn are the same operations on other numbers."""
     known = turn.minimised in (CROSS_ENTROPY, SQUARED_ERROR) and turn.direction == PLAIN and not turn.measures
-    return known and not turn.judges and any(getattr(one, "repeatable", False) for one in parts_of(turn.task.model))
+    known &= not (turn.judges or turn.task.weighed)
+    return known and any(getattr(one, "repeatable", False) for one in parts_of(turn.task.model))
 
 
 def _kind(loop: Loop, data: ClientData) -> Hashable:
@@ -93,7 +95,7 @@ class Recording:
         self.loop.given = copy(self.loop.given)
         self.x, self.y = channels_last(x).clone(), y.clone()
         with self.loop.watching():
-            self.replay = recorded(lambda: self.loop.step(((self.x, self.y),)), x.device)
+            self.replay = recorded(lambda: self.loop.step(((self.x, self.y, None),)), x.device)
 
     def run(self, loop: Loop, rng: torch.Generator) -> Trained:
         """Take all steps of a client in the recording's place, and bring back what moved."""
@@ -107,7 +109,7 @@ class Recording:
         return loop.trained(steps)
 
     def _step(self, batches: tuple[Batch, ...]) -> None:
-        ((x, y),) = batches
+        ((x, y, _),) = batches
         if x.shape != self.x.shape:  # the last batch of an epoch
             self.loop.step(batches)
             return

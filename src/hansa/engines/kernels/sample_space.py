@@ -48,6 +48,7 @@ class SampleSpace:
         plain_sgd = training.optimiser == "sgd" and training.clip is None and training.steps is None
         plain_sgd &= not training.augment
         usual = turn.minimised == CrossEntropy() and turn.direction == PLAIN and not task.real and not turn.remembers
+        usual &= not task.weighed
         once = turn.repeats == 1 and not turn.measures and not turn.correction.follow and not turn.memory
         if not (plain_sgd and usual and once and type(head) is nn.Linear and plain(features)):
             return False
@@ -65,7 +66,7 @@ class SampleSpace:
         pulled = correction.strength if WEIGHT in correction.anchor else 0.0
         corrected = frozenset(correction.anchor), frozenset(correction.shift), pulled, correction.follow
         how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
-        scales = task.temperature, task.pace
+        scales = task.temperature, task.pace, task.weighed
         return id(task.module), scales, task.labels is None, corrected, bool(turn.memory), how
 
     def most(self, task: Task, device: torch.device) -> int | None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import Cohort, Padded, bundles, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
-from hansa.engines.kernels.widths import differ, narrowed, network_of, widened
+from hansa.engines.kernels.widths import differ, fits, narrowed, network_of, widened
 from hansa.lazy import F, Tensor, torch
 from hansa.task import Task, only
 from hansa.training.layers import plain
-from hansa.training.local import Stepper, Trained, Turn
+from hansa.training.local import Trained, Turn
 from hansa.training.objectives import CrossEntropy, Objective
+from hansa.training.stepper import Stepper
 from hansa.tree import Tree, add, is_finite, nbytes
 
 BUNDLE_FLOPS = {True: 1e8, False: 1e10}  # what the fixed cost of a bundle of clients would buy; on a CPU, elsewhere
@@ -50,8 +51,9 @@ class Stacked:
         corrected = frozenset(correction.anchor), frozenset(correction.shift), correction.strength, correction.follow
         shapes = tuple((key, leaf.shape) for key, leaf in turn.given.items())
         how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
-        scales = task.temperature, task.pace
-        return network_of(task), scales, task.labels is None, corrected, shapes, frozenset(turn.memory), how
+        scales = task.temperature, task.pace, task.weighed
+        network = network_of(task), fits(turn)
+        return network, scales, task.labels is None, corrected, shapes, frozenset(turn.memory), how
 
     def most(self, task: Task, device: torch.device) -> int | None:
         """Return how many clients to stack at a time."""
@@ -154,7 +156,7 @@ class _Stack:
         memory = {key: self._stack(lambda turn, key=key: turn.memory[key]) for key in turn.memory}  # type: ignore[misc]
         self.stepper = Stepper(turn, self.own, memory, stacked=len(bundle))
         self.samples = Padded.of(cohort, bundle, device)
-        self.x, self.y = cohort.x, cohort.y
+        self.x, self.y, self.w = cohort.x, cohort.y, cohort.w
 
     def _stack(self, leaf: Callable[[Turn], Tensor]) -> Tensor:
         """Return a leaf of all clients; where they hold the very same, once."""
@@ -207,7 +209,7 @@ class _Stack:
         for _ in range(turn.repeats):
             gradients = turn.direction.of(self._slope(parts, count), weights, given)
             if turn.measures:
-                return self._measure(gradients, (batches[0] >= 0).sum(1), count)
+                return self._measure(gradients, self._counts(batches[0] >= 0, parts[0][0]).sum(1), count)
             anchor, shift = ({k: leaf[:count] for k, leaf in tree.items()} for tree in (self.anchor, self.shift))
             self.stepper.step(weights, gradients, anchor, shift, count)
         if follow:
@@ -215,10 +217,10 @@ class _Stack:
                 leaf[:count].lerp_(weights[key], follow)
         return None
 
-    def _measure(self, gradients: Tree, samples: Tensor, count: int) -> None:
+    def _measure(self, gradients: Tree, counted: Tensor, count: int) -> None:
         """Add a batch's gradients to the means, by its share of the client's samples; zero where a client is done."""
-        whole = self.samples.there[:count].sum(1, dtype=self.task.number_format)
-        share, padded = samples / whole, dict[str, torch.Tensor]()
+        whole = self._counts(self.samples.there, self.samples.rows)[:count].sum(1)
+        share, padded = (counted / whole).to(self.task.number_format), dict[str, torch.Tensor]()
         for key, slope in gradients.items():
             part = slope * share.reshape(-1, *(1,) * (slope.ndim - 1))
             padded[key] = torch.cat([part, part.new_zeros(len(self.bundle) - count, *part.shape[1:])])
@@ -226,9 +228,13 @@ class _Stack:
 
     def _rows(self, batch: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the row numbers of a batch, and what each sample counts in its client's mean."""
-        there = batch >= 0
-        share = there / there.sum(1, keepdim=True, dtype=self.task.number_format)
-        return self.samples.rows[:count].gather(1, batch.clamp(min=0)), share
+        rows = self.samples.rows[:count].gather(1, batch.clamp(min=0))
+        counted = self._counts(batch >= 0, rows)
+        return rows, (counted / counted.sum(1, keepdim=True)).to(self.task.number_format)
+
+    def _counts(self, there: Tensor, rows: Tensor) -> Tensor:
+        """Return what every sample counts: its weight, or one; nothing where it only fills up a batch."""
+        return there.to(self.task.number_format) if self.w is None else there * self.w[rows]
 
     def _slope(self, parts: Sequence[tuple[Tensor, Tensor]], count: int) -> Callable[..., Tree]:
         """Return the gradients of all clients as a function of their weights."""

@@ -18,16 +18,18 @@ from hansa.task import Task
 from hansa.training.local import Trained, Turn
 from hansa.tree import Tree
 
+NARROW = 128  # columns to which first layers are padded in any case: so few take hardly longer than one
+
 
 def network_of(task: Task) -> Hashable:
     """Return what must be equal for two networks to train side by side: for vectors all but the width of the inputs.
 
-    At most as much again is padded: widths are equal in their number of binary digits.
+    At most as much again is padded, or up to NARROW: wider ones are equal in their number of binary digits.
     """
     first = first_layer(task.module) if len(task.input_shape) == 1 else None
     if first is None:
         return id(task.module)
-    return _structure(task.module), (task.input_shape[0] - 1).bit_length(), task.outputs
+    return _structure(task.module), (max(NARROW, task.input_shape[0]) - 1).bit_length(), task.outputs
 
 
 @functools.lru_cache(maxsize=256)
@@ -52,6 +54,12 @@ def _width(turn: Turn) -> int:
     return 0 if leaf is None else turn.start[leaf].shape[-1]
 
 
+def fits(turn: Turn) -> bool:
+    """Tell whether a client's first layer is as wide as its inputs: padding would hide that it is not."""
+    wrong = len(turn.task.input_shape) == 1 and _width(turn) not in (0, turn.task.input_shape[0])
+    return not wrong
+
+
 def differ(turns: Sequence[Turn]) -> bool:
     """Tell whether clients' first layers have different widths."""
     return len({_width(turn) for turn in turns}) > 1
@@ -60,7 +68,7 @@ def differ(turns: Sequence[Turn]) -> bool:
 def widened(cohort: Cohort) -> Cohort:
     """Return a cohort of which all first layers are as wide as the widest, as its samples are."""
     width = max(map(_width, cohort.turns))
-    return Cohort([_widened(turn, width) for turn in cohort.turns], cohort.sizes, cohort.seeds, cohort.x, cohort.y)
+    return replace(cohort, turns=[_widened(turn, width) for turn in cohort.turns])
 
 
 def _widened(turn: Turn, width: int) -> Turn:

@@ -18,7 +18,7 @@ from hansa.io.memory import require_memory
 AHEAD = 2  # pieces that are read while another one is worked on
 
 
-class LazyRows(ABC):
+class LateRows(ABC):
     """Rows of one shape that lie elsewhere.  It is indexed like an array, and what comes back is one."""
 
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class LazyRows(ABC):
         """Return some rows, by number."""
 
     @abstractmethod
-    def some(self, rows: Array) -> LazyRows:
+    def some(self, rows: Array) -> LateRows:
         """Return some rows, by number, without reading them."""
 
     @property
@@ -60,17 +60,17 @@ class LazyRows(ABC):
         return self[:]
 
 
-Inputs = Array | LazyRows
+Inputs = Array | LateRows
 
 
 def rows_of(x: Inputs, rows: Array) -> Inputs:
     """Return some rows: of an array a copy, else what reads them when they are asked for."""
-    return x.some(np.arange(len(x))[rows]) if isinstance(x, LazyRows) else x[rows]
+    return x.some(np.arange(len(x))[rows]) if isinstance(x, LateRows) else x[rows]
 
 
 def read_ahead(x: Inputs, pieces: Iterable[slice]) -> Iterator[Array]:
     """Yield pieces of an array one by one; those that have to be read are read while the one before is worked on."""
-    if not isinstance(x, LazyRows):
+    if not isinstance(x, LateRows):
         yield from (x[piece] for piece in pieces)
         return
     left, coming = iter(pieces), deque[Future[Array]]()
