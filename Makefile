@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 FUZZ_SEED ?= 0
 EXTRAS := dev,vision,text,huggingface,flower,privacy,secure,tracking,cluster,search,frames,docs
 
-.PHONY: demo test flower cluster newcomer check lint types docs dist lock bench bench-files mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-attacks results-channels results-deployment clean
+.PHONY: demo test flower cluster newcomer check lint types docs dist lock bench bench-files mutants fuzz results-closed results-fed3r results-fedpcl results-fedseq results-finetune results-flic results-personalisation results-privacy results-robust results-text results-attacks results-channels results-deployment clean
 
 # Dependencies come by the hashes in lock/ where those were made for (Python 3.11 on Linux x86_64, the CPU build of
 # torch), elsewhere or with LOCK=ranges by the ranges in pyproject.toml.
 HERE := $(shell $(PYTHON) -c 'import platform as p; print(*p.python_version_tuple()[:2], p.system(), p.machine())')
 LOCK ?= $(if $(filter 3-11-Linux-x86_64,$(subst $() ,-,$(HERE))),hashes,ranges)
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# What is imported is compiled when it is; all of torch and scipy would be most of an installation's work.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 ifeq ($(LOCK),ranges)
 install = $(PIP) --constraint constraints.txt --editable '.$(2)'
 else
@@ -76,8 +77,9 @@ bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics
 	$(BIN)/python benchmarks/million_clients.py
 	$(BIN)/python benchmarks/compare_peers.py
 
-bench-files: $(VENV)/all  ## Pictures on disk at Landmarks' scale: 164,172 JPEGs, 2 GB of disk, some ten minutes on two cores
+bench-files: $(VENV)/all  ## Pictures on disk at Landmarks' scale (164,172 JPEGs, 2 GB of disk), and a real network on some; twenty minutes on two cores
 	$(BIN)/python benchmarks/from_files.py
+	$(BIN)/python benchmarks/from_files.py --rates --backbone lite0
 
 mutants: $(VENV)/all  ## Mistakes put into the package one at a time, which the tests must notice; some minutes
 	$(BIN)/python tests/mutants.py
@@ -114,6 +116,9 @@ results-fedseq: $(VENV)/all  ## docs/results/fedseq.md from real data; hours on 
 
 results-finetune: $(VENV)/all  ## docs/results/finetune.md: the whole EfficientNet-Lite0 after Fed3R on CIFAR-100; needs a GPU
 	HANSA_DEVICE=cuda $(BIN)/python experiments/finetune.py
+
+results-text: $(VENV)/all  ## docs/results/text.md: who speaks in Shakespeare, by MiniLM with LoRA after Fed3R; an hour of a core, HANSA_DEVICE=cuda is faster
+	$(BIN)/python experiments/text.py
 
 results-attacks: $(VENV)/all  ## docs/results/attacks.md: label flipping and recovery with a generator on the digits; minutes
 	$(BIN)/python experiments/attacks.py

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import DATA, RESULTS, RUNS, headline, made_by, run, spread, table
+from common import DATA, RESULTS, RUNS, asked, headline, made_by, run, spread, table
 
 import hansa
 from hansa.attacks.eavesdrop import Eavesdrop, overheard
@@ -59,7 +59,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "model": "lenet",
         "local": {"lr": 0.05, "batch_size": 64, "weight_decay": 4e-4},
         "superclients": 50,
-        "rounds": 60,
+        "rounds": asked(60),
         "evaluate_every": 4,
         "seeds": SEEDS,
         "shares": ((0.3, 0.5), (0.5, 1.0)),
@@ -113,11 +113,11 @@ Shares = tuple[float, float] | None  # L_S and L; None where nobody attacks
 
 
 def cell(name: str, method: str, shares: Shares, criterion: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the plan of a cell's runs."""
+    """Return the name of a cell's runs, in which the budget is a part, and their plan."""
     setting = SETTINGS[name]
     told = "clean" if shares is None else f"{shares[0]:g}-{shares[1]:g}-{criterion}"
     made = plan(setting, method, None if shares is None else attack(setting, shares, criterion))
-    return f"attacks-{name}-{method}-{told}".replace(", ", "-"), made
+    return f"attacks-{name}-{method}-{told}-{setting['rounds']}".replace(", ", "-"), made
 
 
 def rows(name: str) -> dict[str, tuple[Shares, str]]:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import math
+import multiprocessing
+import multiprocessing.connection
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +21,7 @@ import numpy as np
 import torch
 
 import hansa
+from hansa.io import store
 from hansa.plan.files import plan_from_table
 from hansa.results.points import curve
 from hansa.results.reader import Run
@@ -21,6 +30,17 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HANSA_DATA", ROOT.parent / "shared" / "data"))
 RUNS = ROOT / "runs" / "results"
 RESULTS = ROOT / "docs" / "results"
+WORKERS = int(os.environ.get("HANSA_WORKERS", "1"))
+DEVICE = os.environ.get("HANSA_DEVICE", "cpu")
+# Several at a time are a process each, of one thread; one alone may choose.
+ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1} if WORKERS > 1 else {"name": "auto", "device": DEVICE}
+UNTIL = time.time() + float(os.environ.get("HANSA_SECONDS", "inf"))
+CRASHES = 5  # of one run that are forgiven
+
+
+def asked(default: int) -> int:
+    """The rounds of a part: its own, unless HANSA_ROUNDS says otherwise."""
+    return int(os.environ.get("HANSA_ROUNDS", default))
 
 
 def run(name: str, plan: Mapping[str, Any], seed: int = 0) -> Run:
@@ -28,11 +48,99 @@ def run(name: str, plan: Mapping[str, Any], seed: int = 0) -> Run:
     folder = RUNS / f"{name}-seed{seed}"
     table = json.loads(json.dumps({"name": name, "seed": seed, **plan}))
     if (folder / "plan.toml").exists():
-        print(f"  {folder.name}: found", flush=True)
-        return hansa.resume(folder)
-    done = hansa.run(plan_from_table(table, name, DATA), out=folder)
-    print(f"  {folder.name}: {headline(done):.4f}", flush=True)
+        there = Run.open(folder)
+        print(f"  {folder.name}: found, {there.status}", flush=True)
+        return there if there.status == "finished" else ended(hansa.resume(folder))  # what was packed cannot be resumed
+    return ended(hansa.run(plan_from_table(table, name, DATA), out=folder))
+
+
+def ended(done: Run) -> Run:
+    """A run that has come to its end; one that was interrupted is an error that says how far it came."""
+    if done.status != "finished":
+        raise hansa.HansaError(f"{done.status} after {len(done.rounds)} rounds, and goes on the next time.")
+    print(f"  {done.path.name}: {headline(done):.4f}", flush=True)
     return done
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made; some need another to be there before."""
+
+    name: str
+    plan: Mapping[str, Any]
+    seed: int
+    method: str = ""
+    after: str = ""  # the name of the run that it continues, with the same seed
+
+    def __str__(self) -> str:
+        """Return the name of its folder."""
+        return f"{self.name}-seed{self.seed}"
+
+
+def make(job: Job) -> None:
+    """Make a run."""
+    run(job.name, job.plan, job.seed)
+
+
+def make_all(jobs: Iterable[Job], work: Callable[[Job], None] = make) -> bool:
+    """Make every run in a process of its own, several at a time, until the time is over; tell whether all are made.
+
+    A process that crashes is started again, since a run goes on where it was; a run that continues another waits for
+    it.  Runs that are under way when the time is over are told to end: they go on the next time.
+    """
+    context, running, good = multiprocessing.get_context("spawn"), dict[int, Any](), True
+    waiting = [(job, 0) for job in jobs]
+    while waiting or running:
+        while (ready := _ready(waiting, running)) is not None and len(running) < WORKERS and time.time() < UNTIL:
+            job, before = waiting.pop(ready)
+            process = context.Process(target=_alone, args=(work, job))
+            process.start()
+            running[process.sentinel] = process, job, before
+        if not running:
+            return False
+        left = max(0.0, UNTIL - time.time()) if math.isfinite(UNTIL) else None
+        told = multiprocessing.connection.wait(list(running), left)
+        if not told:
+            for process, _, _ in running.values():
+                process.terminate()
+            for process, _, _ in running.values():
+                process.join()
+            return False
+        for sentinel in told:
+            process, job, before = running.pop(sentinel)
+            process.join()
+            crashed = (process.exitcode or 0) < 0 and before < CRASHES
+            if crashed:
+                print(f"  {job}: crashed, and goes on", flush=True)
+                waiting.insert(0, (job, before + 1))
+            good &= crashed or not process.exitcode
+    return good
+
+
+def _ready(waiting: Sequence[tuple[Job, int]], running: Mapping[int, tuple[Any, Job, int]]) -> int | None:
+    """Return the place of the first job whose beginning is not still to be made."""
+    open_ = {(job.name, job.seed) for job in (*(job for job, _ in waiting), *(job for _, job, _ in running.values()))}
+    return next((place for place, (job, _) in enumerate(waiting) if (job.after, job.seed) not in open_), None)
+
+
+def _alone(work: Callable[[Job], None], job: Job) -> None:
+    """Work in this process, which is the job's own; what is wrong with it ends the process with a sentence."""
+    store.HELD = 2**31  # bytes: the states of 500 LeNets, which SCAFFOLD and FedDyn would write and read all the time
+    if WORKERS > 1:
+        torch.set_num_threads(1)
+    if DEVICE != "cpu":
+        gc.disable()  # torch 2.11 on Python 3.12 crashed in the collector after some thousand steps on a GPU
+    try:
+        work(job)
+    except hansa.HansaError as error:
+        sys.exit(f"{job}: {error}")
+
+
+def finished(name: str, seeds: Iterable[int]) -> list[Run]:
+    """The runs of a name that are there and done."""
+    folders = [RUNS / f"{name}-seed{seed}" for seed in seeds]
+    there = [Run.open(folder) for folder in folders if (folder / "plan.toml").exists()]
+    return [one for one in there if one.status == "finished"]
 
 
 def headline(done: Run, phase: int = -1) -> float:
@@ -72,16 +180,19 @@ def made_by(command: str) -> str:
     )
 
 
+def environment(one: Run) -> str:
+    """What a run says of where it was made, which need not be where the page is."""
+    told, engine = one.environment, one.environment["engine"]
+    where = {"cpu": "a CPU", "cuda": "a GPU"}.get(engine.get("device", "cpu"), engine.get("device"))
+    less = f" in {engine['precision']}" if engine.get("precision", "float32") != "float32" else ""
+    versions = f"hansa {told['hansa']}, torch {told['torch'].partition('+')[0]} and Python {told['python']}"
+    return f"{versions} on {where}{less}"
+
+
 def environments(runs: Iterable[Run]) -> str:
-    """What runs say of where they were made, which need not be where the page is."""
-    found = set[str]()
-    for one in runs:
-        told = json.loads((one.path / "env.json").read_text(encoding="utf-8"))
-        engine = told["engine"]
-        where = {"cpu": "a CPU", "cuda": "a GPU"}.get(engine.get("device", "cpu"), engine.get("device"))
-        less = f" in {engine['precision']}" if engine.get("precision", "float32") != "float32" else ""
-        found.add(f"torch {told['torch'].partition('+')[0]} and Python {told['python']} on {where}{less}")
-    return f"Its runs were made with {'; '.join(sorted(found))}." if found else ""
+    """Where all runs of a page were made."""
+    found = sorted({environment(one) for one in runs})
+    return f"Its runs were made with {'; '.join(found)}." if found else ""
 
 
 def picture(
@@ -116,7 +227,7 @@ def picture(
         across, _ = place(x, 0)
         parts.append(f'<text x="{across:.1f}" y="{height - bottom + 18}" text-anchor="middle">{x:g}</text>')
     parts.append(f'<text x="{(left + width - 150) / 2}" y="{height - 8}" text-anchor="middle">{x_title}</text>')
-    for (name, line), colour in zip(series.items(), colours, strict=False):
+    for (name, line), colour in zip(series.items(), cycle(colours), strict=False):
         path_data = " ".join(f"{'ML'[i > 0]}{a:.1f} {b:.1f}" for i, (a, b) in enumerate(place(*p) for p in line))
         parts.append(f'<path d="{path_data}" fill="none" stroke="{colour}" stroke-width="2"/>')
         across, down = place(*line[-1])

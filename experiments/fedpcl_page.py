@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from backbones import BACKBONES, made
-from common import RESULTS, made_by, picture, spread, table
+from common import RESULTS, picture, spread, table
 from fedpcl_data import backbone_file
 from fedpcl_runs import (
     ALPHAS,
@@ -76,15 +76,23 @@ VARIANTS = {
 }
 SHIFT = {"feature": "feature shift", "both": "feature and label shift"}
 Numbers = dict[str, dict[str, Any]]
+BESIDE = "beside the rows"
+beside: dict[str, str] = {}
 
 
 @functools.cache
 def numbers(setting: str, method: str, variant: str = "") -> dict[str, Any] | None:
-    """What a row's runs tell, seed by seed: accuracies of clients, and the bytes of the last round for one of them."""
+    """What a row's runs tell, seed by seed: accuracies of clients, and the bytes of the last round for one of them.
+
+    Where they are not all here, what was kept of them, if they had as many rounds.
+    """
     row = next((row for row in rows() if (row.setting, row.method, _variant(row)) == (setting, method, variant)), None)
     runs = row.runs(found) if row else []
-    if not runs or row is None:
+    if row is None:
         return None
+    if not runs:
+        kept = recorded().get(_key(row))
+        return kept if kept and kept["rounds"] == row.visits else None
     metrics = [one.summary["phases"][-1]["metrics"] for one in runs]
     told: dict[str, Any] = {name: [one[f"client_accuracy_{name}"] for one in metrics] for name in FAIRNESS}
     told["domains"] = [_last_evaluation(one) for one in runs]
@@ -95,9 +103,29 @@ def numbers(setting: str, method: str, variant: str = "") -> dict[str, Any] | No
 
 
 @functools.cache
+def recorded() -> Numbers:
+    """What the page's last writing recorded, of runs that may lie elsewhere."""
+    file = RESULTS / "fedpcl.json"
+    told: Numbers = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return told
+
+
+def said(name: str, text: str) -> str:
+    """What the page says beside its rows: a text that was made now, or the one that was kept."""
+    kept: str = recorded().get(BESIDE, {}).get(name, "")
+    beside[name] = text or kept
+    return beside[name]
+
+
+@functools.cache
 def rows() -> tuple[Row, ...]:
     """All rows of all parts."""
     return tuple(row for part in PARTS.values() for row in part())
+
+
+def _key(row: Row) -> str:
+    """The name of a row's numbers."""
+    return "/".join(filter(None, (row.setting, row.method, _variant(row))))
 
 
 def _variant(row: Row) -> str:
@@ -191,7 +219,7 @@ def digits() -> str:
             lines.append([NAMES[names], method, *each, spread(told["mean"]), sent])
     both = {f"digits-both-10-{names}": NAMES[names] for names in ("weak1", "weak2", "weak3", "strong1")}
     first = table(["backbones", "method", "MNIST", "USPS", "MNIST-M", "mean", "kB up"], lines)
-    return f"{first}\n\nFeature and label shift:\n\n{side_by_side(both, SHORT)}"
+    return f"{first}\n\nFeature and label shift, by the number of backbones (Table 14):\n\n{side_by_side(both, SHORT)}"
 
 
 def noise() -> str:
@@ -246,7 +274,7 @@ def byte_part() -> str:
 
 def contribution() -> str:
     """How alike prototypes of one backbone are to those of all, backbone by backbone, domain data apart."""
-    lines = []
+    lines: list[list[str]] = []
     for setting in ("office-feature-3-strong3", "office-both-10-weak3", "digits-feature-10-weak3"):
         row = next(row for row in rows() if (row.setting, row.method) == (setting, "FedPCL"))
         every = [one.exhibits["phases"][-1]["exhibits"][0]["columns"] for one in row.runs(found)]
@@ -256,7 +284,7 @@ def contribution() -> str:
                 short = name.partition("backbone ")[2].rstrip(")")
                 lines.append([plain(setting), short, f"{np.nanmean(values):.2f} ± {np.nanstd(values):.2f}"])
     head = ["setting", "backbone", "cosine, mean ± deviation over classes and seeds"]
-    return table(head, lines) if lines else NOTHING
+    return said("contribution", table(head, lines) if lines else "") or NOTHING
 
 
 def moments() -> str:
@@ -318,13 +346,15 @@ def verdict() -> str:
 
 def weak_backbones() -> str:
     """How good the weak backbones are at what they were trained on."""
-    told = {name: made(backbone_file(name)) for name in BACKBONES if backbone_file(name).exists()}
-    return ", ".join(f"{name} {one['accuracy']:.1%}" for name, one in told.items()) or "–"
+    known = {name: made(backbone_file(name)) for name in BACKBONES if backbone_file(name).exists()}
+    return said("weak backbones", ", ".join(f"{name} {one['accuracy']:.1%}" for name, one in known.items())) or "–"
 
 
 TEXT = """# Prototypes in place of weights
 
-{made} Runs were made with {environment}.
+Made by `make results-fedpcl`. Every run's resolved plan, seed and environment lie in its folder under `runs/results/`;
+the numbers behind this page are in the JSON file beside it, also of runs that lie elsewhere. Runs were made with
+{environment}.
 
 {notes}
 
@@ -352,7 +382,7 @@ How often validation took the smallest and the largest rate offered, where other
 
 {edges}
 
-## Office-Caltech-10: one, two and three backbones
+## Office-Caltech-10: one, two and three backbones (Tables 2 and 3 of the paper)
 
 {office}
 
@@ -360,7 +390,7 @@ How often validation took the smallest and the largest rate offered, where other
 
 {methods}
 
-## Digits (Table 2 of the paper)
+## Digits (Table 2)
 
 10 of a class to train on.
 
@@ -437,6 +467,7 @@ Every λ on the test samples of {ridged}:
 def write() -> None:
     """Write the page, its chart and its numbers from all runs that are there."""
     numbers.cache_clear()
+    recorded.cache_clear()
     notes = RESULTS / "fedpcl-notes.md"
     crowds = {f"crowd-{count}-1": f"{count} clients" for count in CLIENTS}
     alphas = {f"crowd-10-{alpha:g}": f"α = {alpha:g}" for alpha in ALPHAS}
@@ -447,7 +478,6 @@ def write() -> None:
     ]
     titles = {name: plain(name) for name in (*LOSS_SETTINGS, *TERM_SETTINGS, *MAIN)}
     text = TEXT.format(
-        made=made_by("make results-fedpcl"),
         environment="; ".join(sorted({one for told in every().values() for one in told["environment"]}))
         or "nothing yet",
         notes=notes.read_text(encoding="utf-8").strip() if notes.exists() else "",
@@ -480,13 +510,13 @@ def write() -> None:
         each_ridge=ridges(),
     )
     (RESULTS / "fedpcl.md").write_text(text.replace("\n\n\n\n", "\n\n").rstrip() + "\n", encoding="utf-8")
-    (RESULTS / "fedpcl.json").write_text(json.dumps(every(), indent=1) + "\n", encoding="utf-8")
+    (RESULTS / "fedpcl.json").write_text(json.dumps(every() | {BESIDE: beside}, indent=1) + "\n", encoding="utf-8")
 
 
 def every() -> Numbers:
     """The numbers behind the page."""
-    keys = [(row.setting, row.method, _variant(row)) for row in rows()]
-    return {"/".join(filter(None, key)): told for key in dict.fromkeys(keys) if (told := numbers(*key))}
+    found = {_key(row): numbers(row.setting, row.method, _variant(row)) for row in rows()}
+    return {key: one for key, one in found.items() if one}
 
 
 def listed(values: Sequence[float]) -> str:

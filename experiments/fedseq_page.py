@@ -1,13 +1,12 @@
-"""The page docs/results/fedseq.md, from whatever finished runs are there; every part says its own budget."""
+"""The page docs/results/fedseq.md, from finished runs and from what was kept; every part says its own budget."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from common import RESULTS, RUNS, environments, made_by, spread, table
+from common import RESULTS, finished, spread, table
 from fedseq_runs import (
     CENTRAL,
     ESTIMATORS,
@@ -19,9 +18,12 @@ from fedseq_runs import (
     SMALL,
     WAYS,
     Setting,
+    Way,
+    grouped_name,
     way_name,
 )
 from fedseq_runs import described as describing_runs
+from kept import Facts, Kept
 
 import attacks
 from hansa.data.heterogeneity import jensen_shannon
@@ -32,28 +34,22 @@ from hansa.orchestrate.grouping import Limits, group
 from hansa.results.reader import Run
 from hansa.seeds import numpy_generator
 
-Curve = list[tuple[int, float, float]]  # round, test accuracy and simulated seconds of every evaluation
+Curve = Sequence[Sequence[float]]  # round, test accuracy and simulated seconds of every evaluation
 SHARES = (0.7, 0.9)  # of the centralised accuracy
 GROUP_LAST = 50  # rounds
 
 
-def finished(name: str, seed: int) -> Run | None:
-    """Return a run, where it is there and has come to its end."""
-    folder = RUNS / f"{name}-seed{seed}"
-    there = (folder / "summary.json").exists() and (folder / "plan.toml").exists()
-    done = Run.open(folder) if there else None
-    return done if done is not None and done.status == "finished" else None
-
-
-def finished_runs(name: str) -> list[Run]:
-    """Return the finished runs of a name, seed by seed."""
-    return [done for seed in SEEDS if (done := finished(name, seed)) is not None]
-
-
-def curve(done: Run) -> Curve:
+def curve(done: Run) -> Facts:
     """Return every evaluation of a run."""
     told = [one for one in done.rounds if one["metrics"]]
-    return [(one["round"], one["metrics"]["test_accuracy"], one.get("clock", {}).get("end", 0.0)) for one in told]
+    return {
+        "curve": [[one["round"], one["metrics"]["test_accuracy"], one.get("clock", {}).get("end", 0.0)] for one in told]
+    }
+
+
+def curves(kept: Kept, name: str) -> list[Curve]:
+    """Return the curves of a row, seed by seed."""
+    return [one["curve"] for one in kept.row(name, [(one, curve(one)) for one in finished(name, SEEDS)])]
 
 
 def final(points: Curve, last: int) -> float:
@@ -75,37 +71,35 @@ def middle(values: Sequence[float], digits: int = 0) -> str:
 # ------------------------------------------------------------------------------------------------------------- methods
 
 
-def central(setting: Setting) -> float | None:
+def central(setting: Setting, kept: Kept) -> float | None:
     """Return the centralised accuracy: the mean over seeds of the last fifth of the epochs."""
-    found = [final(curve(one), max(1, setting.epochs // 5)) for one in finished_runs(setting.run(CENTRAL))]
-    return float(np.mean(found)) if found else None
+    name = setting.run(CENTRAL)
+    found = [final(one, max(1, setting.epochs // 5)) for one in curves(kept, name)]
+    return float(np.mean(found)) if found else kept.told(name).get("accuracy")
 
 
-def method_row(setting: Setting, method: str, target: float) -> tuple[list[str], dict[str, Any] | None]:
-    """Return a method's row, and its numbers; dashes where no run has ended."""
-    curves = [curve(one) for one in finished_runs(setting.run(method))]
-    if not curves:
-        return [method, *["–"] * 5, "0"], None
-    ends = [final(one, setting.last) for one in curves]
-    reached = [[first(one, share * target) for one in curves] for share in SHARES]
+def method_row(setting: Setting, method: str, found: Sequence[Curve], target: float) -> list[str]:
+    """Return a method's row; dashes where no run has ended."""
+    if not found:
+        return [method, *["–"] * 5, "0"]
+    ends = [final(one, setting.last) for one in found]
+    reached = [[first(one, share * target) for one in found] for share in SHARES]
     rounds = [middle([number for number, _ in one]) for one in reached]
     hours = [middle([seconds / 3600 for _, seconds in one], 1) for one in reached]
-    told = {"accuracy": ends, "curves": [[list(point) for point in one] for one in curves]}
-    return [method, spread(ends), *rounds, *hours, str(len(ends))], told
+    return [method, spread(ends), *rounds, *hours, str(len(ends))]
 
 
-def setting_part(setting: Setting) -> tuple[str, dict[str, Any]]:
+def setting_part(setting: Setting, kept: Kept) -> str:
     """Return the part of the page about one data set and division; empty where no run of it has ended."""
-    known = central(setting)
-    ends = {name: [final(curve(one), setting.last) for one in finished_runs(setting.run(name))] for name in METHODS}
-    means = {name: float(np.mean(found)) for name, found in ends.items() if found}
+    found = {name: curves(kept, setting.run(name)) for name in METHODS}
+    means = {name: np.mean([final(one, setting.last) for one in some]) for name, some in found.items() if some}
     if not means:
-        return "", {}
-    target = known or max(means.values())
-    rows = {name: method_row(setting, name, target) for name in METHODS}
+        return ""
+    known = central(setting, kept)
+    target = known or float(max(means.values()))
     whose = "the centralised accuracy" if known else "the best method's accuracy, as no centralised run has ended"
     missing = [name for name in METHODS if name not in means]
-    text = f"""### {setting.title}
+    return f"""### {setting.title}
 
 {setting.told} {setting.clients} clients, {setting.superclients} random superclients, {setting.rounds:,} rounds of
 {round(setting.fraction * setting.clients)} client updates for every method ({setting.chains} chains), an evaluation
@@ -113,10 +107,8 @@ every {setting.every} rounds; accuracies are means over the last {setting.last} 
 {100 * target:.1f} %{f" after {setting.epochs} epochs" if known else ""}.
 {f"Not run for this page: {', '.join(missing)}." if missing else ""}
 
-{table(HEAD, [row for row, _ in rows.values()])}
+{table(HEAD, [method_row(setting, name, some, target) for name, some in found.items()])}
 """
-    numbers = {name: told for name, (_, told) in rows.items() if told is not None}
-    return text, {"central": known, "rounds": setting.rounds, **numbers}
 
 
 HEAD = ["method", "accuracy", "rounds to 70 %", "to 90 %", "hours to 70 %", "to 90 %", "seeds"]
@@ -135,12 +127,12 @@ def descriptions(done: Run) -> np.ndarray:
     return np.stack([found[name].double().numpy() for name in done.data["clients"]])
 
 
-def closeness(done: Run | None, counts: np.ndarray, grouping: str, metric: str, seed: int) -> float:
+def closeness(described: Run, grouping: str, metric: str) -> float:
     """Return the mean divergence of superclients' label mixes from that of all clients, in bits; 0 is the same mix."""
-    rows = None if done is None else descriptions(done)
-    sizes = counts.sum(axis=1).tolist()
-    limits, rng = Limits(SETTINGS["cifar-0"].superclients), numpy_generator(seed, "closeness")
-    named = {"metric": metric} if metric else {}
+    rows = None if grouping == "random" else descriptions(described)
+    counts = np.asarray(described.data["counts"])
+    limits, rng = Limits(SETTINGS["cifar-0"].superclients), numpy_generator(described.seed or 0, "closeness")
+    named, sizes = {"metric": metric} if metric else {}, counts.sum(axis=1).tolist()
     return divergence(counts, group(grouping, sizes, rows, limits, rng, clusters=counts.shape[1], **named))
 
 
@@ -160,37 +152,44 @@ def divergence(counts: np.ndarray, found: Sequence[Sequence[int]]) -> float:
     return float(jensen_shannon(mixes, counts.sum(axis=0) / counts.sum()).mean())
 
 
-def group_rows() -> list[list[str]]:
-    """Return a row for every way to make superclients that some run has trained, or whose clients one has described.
+def group_rows(kept: Kept) -> list[list[str]]:
+    """Return a row for every way to make superclients that some run has trained, or whose clients one has described."""
+    found = [(way, way_told(way, kept)) for way in WAYS]
+    return [
+        [*(word or "–" for word in way[:3]), told["divergence"], told.get("accuracy", "–"), str(told["seeds"])]
+        for way, told in found
+        if told
+    ]
+
+
+def way_told(way: Way, kept: Kept) -> Facts:
+    """Return the cells of a way to make superclients; nothing where it is not known.
 
     Descriptions lie in checkpoints, which may be deleted; what was trained on them still tells its groups.
     """
-    any_run = [done for name in ESTIMATORS for done in finished_runs(describing_runs(name))]
-    counts = {done.seed: np.asarray(done.data["counts"]) for done in any_run}
-    rows = []
-    for way in WAYS:
-        estimator, grouping, metric, _ = way
-        trained = finished_runs(way_name(way))
-        found = [closeness_of(one) for one in trained]
-        if not trained:
-            described = {seed: finished(describing_runs(estimator), seed) if estimator else None for seed in counts}
-            known = {seed: done for seed, done in described.items() if not estimator or (done and _kept(done))}
-            found = [closeness(done, counts[seed], grouping, metric, int(seed or 0)) for seed, done in known.items()]
-        if found:
-            told = f"{np.mean(found):.3f} ± {np.std(found):.3f}"
-            ends = [final(curve(one), GROUP_LAST) for one in trained]
-            rows.append([estimator or "–", grouping, metric or "–", told, spread(ends) if ends else "–", len(found)])
-    return rows
+    estimator, grouping, metric, _ = way
+    name = way_name(way)
+    seeds = kept.row(name, [(one, {"divergence": closeness_of(one)} | curve(one)) for one in finished(name, SEEDS)])
+    if not seeds and not kept.told(name):
+        name = grouped_name(way)
+        found = {one.seed: one for by in ([estimator] if estimator else ESTIMATORS) for one in describing(by)}
+        seeds = kept.row(name, [(one, {"divergence": closeness(one, grouping, metric)}) for one in found.values()])
+    if not seeds:
+        return kept.told(name)
+    apart = [one["divergence"] for one in seeds]
+    ends = [final(one["curve"], GROUP_LAST) for one in seeds if "curve" in one]
+    told = {"divergence": f"{np.mean(apart):.3f} ± {np.std(apart):.3f}", "seeds": len(seeds)}
+    return told | ({"accuracy": spread(ends)} if ends else {})
 
 
-def _kept(done: Run) -> bool:
-    """Tell whether a run's checkpoint is there."""
-    return checkpoint_of(done.path).is_file()
+def describing(estimator: str) -> list[Run]:
+    """Return the runs that describe clients and still have their descriptions."""
+    return [one for one in finished(describing_runs(estimator), SEEDS) if checkpoint_of(one.path).is_file()]
 
 
-def group_part() -> str:
+def group_part(kept: Kept) -> str:
     """Return the part of the page about ways to make superclients."""
-    rows = group_rows()
+    rows = group_rows(kept)
     if not rows:
         return ""
     head = ["ψ", "φ", "τ", "divergence of superclients, bits", "FedSeq's accuracy", "seeds"]
@@ -210,18 +209,22 @@ trained.
 # ---------------------------------------------------------------------------------------------------------------- page
 
 
-def flipping_part() -> str:
+def flipping_part(kept: Kept) -> str:
     """Return the table of label flipping on CIFAR-10, where all its runs have ended; else where to find the digits'."""
     setting = attacks.SETTINGS[FLIPPED]
-    cells = [
-        finished(attacks.cell(FLIPPED, method, *row)[0], seed)
-        for row in attacks.rows(FLIPPED).values()
-        for method in setting["methods"]
-        for seed in setting["seeds"]
-    ]
-    if any(one is None for one in cells):
+    found = {
+        row: {method: flipped(attacks.cell(FLIPPED, method, *told)[0], kept) for method in setting["methods"]}
+        for row, told in attacks.rows(FLIPPED).items()
+    }
+    if any(len(ends) < len(setting["seeds"]) for cells in found.values() for ends in cells.values()):
         return "Label flipping was run on the digits: [attacks on FedAvg and FedSeq](attacks.md)."
-    return attacks.setting_part(FLIPPED, attacks.flipping(FLIPPED))
+    return attacks.setting_part(FLIPPED, found)
+
+
+def flipped(name: str, kept: Kept) -> list[float]:
+    """Return the accuracies of a cell of label flipping, seed by seed."""
+    runs = finished(name, attacks.SETTINGS[FLIPPED]["seeds"])
+    return [one["accuracy"] for one in kept.row(name, [(one, {"accuracy": attacks.last_rounds(one)}) for one in runs])]
 
 
 def recovery_part() -> str:
@@ -230,31 +233,22 @@ def recovery_part() -> str:
     return attacks.recovery_part(told, attacks.RECOVERED["rounds"])
 
 
-def every_run() -> list[Run]:
-    """Return all runs that the page is made of."""
-    names = [setting.run(method) for setting in SETTINGS.values() for method in (*METHODS, CENTRAL)]
-    names += [*map(describing_runs, ESTIMATORS), *map(way_name, WAYS)]
-    return [done for name in dict.fromkeys(names) for done in finished_runs(name)]
-
-
 def write() -> None:
     """Write the page and the numbers behind it."""
-    parts = {name: setting_part(setting) for name, setting in SETTINGS.items()}
-    found = {name: part for name, part in parts.items() if part[0]}
+    kept = Kept(RESULTS / "fedseq.json")
+    found = {setting.title: part for setting in SETTINGS.values() if (part := setting_part(setting, kept))}
     notes = (RESULTS / "fedseq-notes.md").read_text(encoding="utf-8") if (RESULTS / "fedseq-notes.md").exists() else ""
-    lacking = [setting.title for name, setting in SETTINGS.items() if name not in found]
+    lacking = [setting.title for setting in SETTINGS.values() if setting.title not in found]
+    parts = {"groups": group_part(kept), "flipping": flipping_part(kept), "recovery": recovery_part()}
     text = TEXT.format(
-        made=f"{made_by('make results-fedseq')} {environments(every_run())}",
+        made=kept.made_by("make results-fedseq"),  # last: it tells of all rows that were shown
         lacking=f"Not run for this page: {'; '.join(lacking)}." if lacking else "",
-        methods="\n".join(text for text, _ in found.values()),
-        groups=group_part(),
-        flipping=flipping_part(),
-        recovery=recovery_part(),
+        methods="\n".join(found.values()),
         notes=notes,
+        **parts,
     )
     (RESULTS / "fedseq.md").write_text(_tidy(text), encoding="utf-8")
-    numbers: Mapping[str, Any] = {name: told for name, (_, told) in found.items()}
-    (RESULTS / "fedseq.json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+    kept.write()
 
 
 def _tidy(text: str) -> str:

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from common import RUNS
+from common import DEVICE, ENGINE, RUNS, Job, asked
 
 import attacks
 
-WORKERS = int(os.environ.get("HANSA_WORKERS", "1"))
-DEVICE = os.environ.get("HANSA_DEVICE", "cpu")
-ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1} if WORKERS > 1 else {"name": "auto", "device": DEVICE}
 if DEVICE != "cpu":  # torch's own choice for convolutions, which takes less time than all bits
     ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1, "precision": "tf32"}
 SEEDS = (0, 1, 2)
 CLOCK = {"name": "drawn", "seconds_per_sample": {"name": "lognormal", "median": 0.01, "sigma": 1.0}}
 BETA = 5  # superclients that FedSeq2Par begins with
 ALPHAS = (0.0, 0.2, 0.5)
-
-
-def asked(default: int) -> int:
-    """Return the rounds of a part: its own, unless HANSA_ROUNDS says otherwise."""
-    return int(os.environ.get("HANSA_ROUNDS", default))
 
 
 @dataclass(frozen=True)
@@ -169,8 +160,8 @@ SETTINGS = {one.name: one for one in (*map(cifar, ALPHAS), femnist(), shakespear
 
 # -------------------------------------------------------------------------------------------------------------- groups
 
-# ψ, φ and τ that are compared; random groups need no ψ.  Those marked are also trained on.
-WAYS: tuple[tuple[str, str, str, bool], ...] = (
+Way = tuple[str, str, str, bool]  # ψ, φ, τ, and whether its superclients are also trained on; random ones need no ψ
+WAYS: tuple[Way, ...] = (
     ("", "random", "", True),
     ("clf", "kmeans", "euclidean", False),
     ("clf", "greedy", "cosine", True),
@@ -216,13 +207,18 @@ def describe_plan(estimator: str) -> dict[str, Any]:
     return {"data": group_data(), "model": "lenet", "engine": ENGINE, "phases": [{"algorithm": algorithm}]}
 
 
-def way_name(way: tuple[str, str, str, bool]) -> str:
-    """Return the name of the runs that train superclients made in some way."""
+def grouped_name(way: Way) -> str:
+    """Return the name of superclients made in some way."""
     estimator, grouping, metric, _ = way
-    return f"fedseq-groups-{estimator or 'none'}-{grouping}-{metric or 'none'}-{GROUP_ROUNDS}"
+    return f"fedseq-groups-{estimator or 'none'}-{grouping}-{metric or 'none'}"
 
 
-def way_plan(way: tuple[str, str, str, bool], seed: int) -> dict[str, Any]:
+def way_name(way: Way) -> str:
+    """Return the name of the runs that train them, in which the budget is a part."""
+    return f"{grouped_name(way)}-{GROUP_ROUNDS}"
+
+
+def way_plan(way: Way, seed: int) -> dict[str, Any]:
     """Return FedSeq on superclients made in some way; it continues the run that describes the clients."""
     estimator, grouping, metric, _ = way
     setting, told = SETTINGS[GROUPED], {"metric": metric} if metric else {}
@@ -234,17 +230,6 @@ def way_plan(way: tuple[str, str, str, bool], seed: int) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run to be made; some need another to be there before."""
-
-    name: str
-    plan: dict[str, Any]
-    seed: int
-    method: str = ""
-    after: str = ""
 
 
 def compared(*names: str) -> Iterator[Job]:

