@@ -30,7 +30,8 @@ def described(clients: int) -> np.ndarray:
 
 def seconds(grouping: GroupingName, rows: np.ndarray, superclients: int) -> float:
     began = time.process_time()
-    group(grouping, [100] * len(rows), rows, Limits(superclients), np.random.default_rng(1), clusters=KINDS)
+    rng, limits = np.random.default_rng(1), Limits(superclients)
+    group(grouping, [100] * len(rows), rows, limits, rng, metric="euclidean", clusters=KINDS)
     return time.process_time() - began
 
 

@@ -27,7 +27,17 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = ("console", "text")  # what a command prints: there is nothing to run
-NOT_RUN = ("cd ", "git clone ", "make ", "pip install ", "pytest ", "python -m venv ", "tensorboard ", "wandb ")
+NOT_RUN = (
+    ". .venv/",
+    "cd ",
+    "git clone ",
+    "make ",
+    "pip install ",
+    "pytest ",
+    "python -m venv ",
+    "tensorboard ",
+    "wandb ",
+)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
