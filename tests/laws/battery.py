@@ -76,7 +76,7 @@ from hansa.engines.vectorised import Vectorised
 from hansa.features.module import FrozenModule
 from hansa.io import wire
 from hansa.io.files import write_whole
-from hansa.io.store import MemoryStore, Store
+from hansa.io.store import DiskStore, MemoryStore, Store
 from hansa.models.deep_random_features import DeepRandomFeatures
 from hansa.models.dense import Linear
 from hansa.models.latent import Latent
@@ -103,6 +103,7 @@ from hansa.training.objectives import CrossEntropy
 from hansa.training.schedules import Cosine
 from journals import ListJournal
 
+Disk = Callable[[], DiskStore]  # opens a test's store on disk
 HEAD = Path(tempfile.gettempdir()) / f"hansa-law-{os.getuid()}.safetensors"
 write_whole(HEAD, wire.pack({"head.bias": torch.tensor([0.5, -0.5, 0.25])}))
 WIDTH, CLASSES, CLIENTS = 5, 3, 7

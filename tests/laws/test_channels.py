@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from battery import (
-    Disk,
     ALGORITHMS,
     CHANNELS,
     ENGINES,
     LOCAL,
     ORCHESTRATIONS,
+    Disk,
     ListJournal,
     clients_states,
     experiment,

@@ -12,7 +12,6 @@ import pytest
 import tomli_w
 import torch
 from battery import (
-    Disk,
     ALGORITHMS,
     CLASSES,
     COLLECTS,
@@ -22,6 +21,7 @@ from battery import (
     UNCHAINED,
     UNLINED,
     WIDTH,
+    Disk,
     ListJournal,
     clients_states,
     experiment,
@@ -253,9 +253,7 @@ def test_disk_equals_memory(algorithm: Algorithm, disk: Disk) -> None:
 @every_algorithm
 @pytest.mark.parametrize("orchestration", ["star", "lines"])
 @pytest.mark.parametrize("stop_after", [1, 2])
-def test_resumed_equals_uninterrupted(
-    algorithm: Algorithm, orchestration: str, stop_after: int, disk: Disk
-) -> None:
+def test_resumed_equals_uninterrupted(algorithm: Algorithm, orchestration: str, stop_after: int, disk: Disk) -> None:
     """Also in the middle of a window, with models under way."""
     if orchestration == "lines" and named(algorithm) in UNLINED:
         orchestration = "sweep"

@@ -26,7 +26,7 @@ from hansa.seeds import generator, seed_for
 from hansa.task import Task
 from hansa.training.carried import carried
 from hansa.training.wrappers import training_of
-from hansa.tree import Tree, equal, nest, pick
+from hansa.tree import Tree, copy, equal, nest, pick
 
 
 def reached(progress: Mapping[str, Any] | None, phases: Sequence[Phase], index: int) -> bool:
