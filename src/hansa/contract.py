@@ -33,7 +33,7 @@ from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
-from hansa.tree import Tree, nest, pick
+from hansa.tree import Tree, nest, pick, unlike
 
 if TYPE_CHECKING:
     from hansa.training.local import Trained, Turn
@@ -137,9 +137,11 @@ class Algorithm(ABC):
         yield
 
     def serve(self, task: Task, server: Tree) -> Tree:
-        """Return what a client must receive to deploy its model: the learnt leaves it does not have already."""
-        known, learnt = task.params(), self.model(task, server)
-        return nest("model", {key: leaf for key, leaf in learnt.items() if leaf is not known.get(key)})
+        """Return what a client must receive to deploy its model: the learnt leaves it does not have already.
+
+        Leaves are compared by their numbers: whether they are the very tensors of the start changes with a resume.
+        """
+        return nest("model", unlike(self.model(task, server), task.params()))
 
     def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
         """Return the parameters a client deploys; it has its data at hand, to adapt the model to."""

@@ -101,8 +101,15 @@ def nbytes(tree: Mapping[str, Tensor]) -> int:
     return sum(value.numel() * value.element_size() for value in tree.values())
 
 
+def unlike(tree: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> Tree:
+    """Return the leaves that others do not have, or have with other bits."""
+    return {key: leaf for key, leaf in tree.items() if key not in known or not _same_bits(leaf, known[key])}
+
+
 def equal(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
     """Tell whether two trees have the same keys, types, shapes and bits."""
-    return left.keys() == right.keys() and all(
-        value.dtype == right[key].dtype and torch.equal(value, right[key]) for key, value in left.items()
-    )
+    return left.keys() == right.keys() and not unlike(left, right)
+
+
+def _same_bits(left: Tensor, right: Tensor) -> bool:
+    return left is right or (left.dtype == right.dtype and torch.equal(left, right))

@@ -26,7 +26,7 @@ from hansa.seeds import generator, seed_for
 from hansa.task import Task
 from hansa.training.carried import carried
 from hansa.training.wrappers import training_of
-from hansa.tree import Tree, copy, equal, nest, pick
+from hansa.tree import Tree, nest, pick, unlike
 
 
 def reached(progress: Mapping[str, Any] | None, phases: Sequence[Phase], index: int) -> bool:
@@ -107,8 +107,7 @@ class PhaseRun:
 
     def _first_server(self) -> Tree:
         """Return the server's state before the first round: that of another run's phase where this one adds to it."""
-        first = self.adds_to.server if self.adds_to else self.algorithm.server_init(self.task)
-        return copy(first)  # as after a resume: leaves of the start itself would not be served
+        return self.adds_to.server if self.adds_to else self.algorithm.server_init(self.task)
 
     def _rates(self) -> tuple[float, ...]:
         """Return the rates that earlier phases found, where this phase asks for them."""
@@ -282,8 +281,7 @@ class PhaseRun:
         everyone_was_told = self.previous is not None and self.previous.algorithm.one_shot
         known = (self.previous if everyone_was_told and self.previous else self.experiment).task.params()
         told = pick("model", self.broadcast())
-        missing = {key: leaf for key, leaf in self.task.start.items() if key not in told}
-        return {key: leaf for key, leaf in missing.items() if not equal({"": leaf}, {"": known[key]})}
+        return unlike({key: leaf for key, leaf in self.task.start.items() if key not in told}, known)
 
     @functools.cached_property
     def setup_bytes(self) -> int:
