@@ -195,4 +195,5 @@ def with_prototypes(params: Tree, weights: Tensor, offsets: Tensor, known: Tenso
 def require_linear_head(task: Task) -> None:
     """Refuse a task without classes, and a head that is not one linear layer with a bias."""
     good = task.num_classes > 0 and head_width(task.params()) > 0 and "head.bias" in task.params()
-    require(good, "This algorithm needs a head with a bias, and this model's head has none: use 'mlp' or 'linear'.")
+    says = "This algorithm needs a head with a bias, and this model's head has none"
+    require(good, f"{says}: use 'mlp', or 'linear' without bias = false.")
