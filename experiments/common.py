@@ -195,6 +195,14 @@ def environments(runs: Iterable[Run]) -> str:
     return f"Its runs were made with {'; '.join(found)}." if found else ""
 
 
+def apart(places: Mapping[str, float], least: float = 14.0) -> dict[str, float]:
+    """Heights of names beside lines that may end at the same one: upwards from the lowest, so far as is needed."""
+    found: dict[str, float] = {}
+    for name, down in sorted(places.items(), key=lambda one: -one[1]):
+        found[name] = min(down, min(found.values(), default=math.inf) - least)
+    return found
+
+
 def picture(
     path: Path,
     title: str,
@@ -227,11 +235,12 @@ def picture(
         across, _ = place(x, 0)
         parts.append(f'<text x="{across:.1f}" y="{height - bottom + 18}" text-anchor="middle">{x:g}</text>')
     parts.append(f'<text x="{(left + width - 150) / 2}" y="{height - 8}" text-anchor="middle">{x_title}</text>')
+    names = apart({name: place(*line[-1])[1] for name, line in series.items()})
     for (name, line), colour in zip(series.items(), cycle(colours), strict=False):
         path_data = " ".join(f"{'ML'[i > 0]}{a:.1f} {b:.1f}" for i, (a, b) in enumerate(place(*p) for p in line))
         parts.append(f'<path d="{path_data}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        across, down = place(*line[-1])
-        parts.append(f'<text x="{across + 6:.1f}" y="{down + 4:.1f}" fill="{colour}">{name}</text>')
+        across, _ = place(*line[-1])
+        parts.append(f'<text x="{across + 6:.1f}" y="{names[name] + 4:.1f}" fill="{colour}">{name}</text>')
     style = "font: 12px system-ui, sans-serif; fill: #555; background: #fff"
     path.write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="{style}" role="img" '

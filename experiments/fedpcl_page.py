@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from backbones import BACKBONES, made
+from backbones import BACKBONES, Backbone, made
 from common import RESULTS, picture, spread, table
-from fedpcl_data import backbone_file
+from fedpcl_data import WEAK, backbone_file
 from fedpcl_runs import (
     ALPHAS,
     BANK_RATE,
@@ -22,6 +22,7 @@ from fedpcl_runs import (
     CROWD_ROUNDS,
     CROWDED,
     FACTOR,
+    HIDDEN,
     IMAGE_NOISE,
     LONG_RATES,
     LONG_ROUNDS,
@@ -219,7 +220,18 @@ def digits() -> str:
             lines.append([NAMES[names], method, *each, spread(told["mean"]), sent])
     both = {f"digits-both-10-{names}": NAMES[names] for names in ("weak1", "weak2", "weak3", "strong1")}
     first = table(["backbones", "method", "MNIST", "USPS", "MNIST-M", "mean", "kB up"], lines)
-    return f"{first}\n\nFeature and label shift, by the number of backbones (Table 14):\n\n{side_by_side(both, SHORT)}"
+    says = "Feature and label shift, by the number of backbones (Table 14):"
+    return f"{first}\n\n{says}\n\n{sizes()}\n\n{side_by_side(both, SHORT)}"
+
+
+def sizes() -> str:
+    """The paper's table 14: what a client trains, what is frozen below it, and what FedPCL makes of both."""
+    frozen, lines = sum(one.numel() for one in Backbone().parameters()), []
+    for count, names in enumerate(("weak1", "weak2", "weak3"), 1):
+        setting = f"digits-both-10-{names}"
+        trained = (count * WEAK + 1) * HIDDEN
+        lines.append([count, f"{trained:,}", f"{count * frozen:,}", cell(setting, "FedPCL")])
+    return table(["weak backbones", "trained parameters of a client", "frozen parameters", "FedPCL"], lines)
 
 
 def noise() -> str:

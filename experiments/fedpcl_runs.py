@@ -26,6 +26,7 @@ CROWD_ROUNDS = (ROUNDS + 1) // 2  # where they are many
 LONG_ROUNDS = 4 * CROWD_ROUNDS  # to see what more of them would give
 RATES, RIDGES = (1e-4, 3e-4, 1e-3, 3e-3), (0.01, 1.0, 100.0)
 PLAIN = ("pfedme", "per-fedavg")  # their steps are SGD's
+HIDDEN = 256  # of the projection
 FACTOR = 30  # of rates of SGD against those of Adam
 ADAM = {"weight_decay": 1e-4, "batch_size": 32, "optimiser": "adam"}
 ENGINE = {"name": "vectorised", "threads": 1}
@@ -241,7 +242,7 @@ class Row:
             "rounds": self.visits,
             "evaluate_every": self.visits,
         }
-        return {"data": data, "model": {"name": "mlp", "hidden": [256]}, "engine": ENGINE, "phases": [phase]}
+        return {"data": data, "model": {"name": "mlp", "hidden": [HIDDEN]}, "engine": ENGINE, "phases": [phase]}
 
     def tuning(self, choice: float, seed: int) -> Path:
         """The folder of a run that a choice is made by."""

@@ -126,6 +126,7 @@ def test_numbers_of_a_run_are_read_as_the_pages_show_them(experiment, tmp_path: 
     assert common.table(("a", "b"), [(1, 2)]) == "| a | b |\n|---|---|\n| 1 | 2 |"
     common.picture(tmp_path / "p.svg", "title", "x", {"line": [(1.0, 0.1), (10.0, 0.5)]})
     assert (tmp_path / "p.svg").read_text().startswith("<svg") and "title" in (tmp_path / "p.svg").read_text()
+    assert common.apart({"a": 100.0, "b": 98.0, "c": 97.0, "d": 20.0}) == {"a": 100.0, "b": 86.0, "c": 72.0, "d": 20.0}
 
 
 def test_a_classifier_is_compared_with_one_made_anew(experiment, tmp_path: Path) -> None:

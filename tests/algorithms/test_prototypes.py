@@ -538,8 +538,9 @@ def test_a_heat_map_shows_what_every_extractor_contributes() -> None:
     task = replace(TASK, spans=(("left", 2), ("right", 3)))
     algorithm, params = FedPCL(STEP), task.params()
     observed = {name: algorithm.observe(task, params, data) for name, data in PEOPLE.items()}
-    (shown,) = algorithm.exhibits(task, {}, observed)
+    shown, by_client = algorithm.exhibits(task, {}, observed)
     assert shown.kind == "heat map" and shown.texts["class"] == ["class 0", "class 1", "class 2"]
+    assert by_client.kind == "heat map" and by_client.texts["client"] == list(PEOPLE)
     for name, columns in {"left": slice(2), "right": slice(2, 5)}.items():
         for label in range(CLASSES):
             found = []
@@ -551,4 +552,10 @@ def test_a_heat_map_shows_what_every_extractor_contributes() -> None:
                     one, all_of_it = (unit(project(params, x)).mean(0) for x in (alone, mine))
                     found.append(float(one @ all_of_it / (one.norm() * all_of_it.norm())))
             assert shown.numbers[name][label] == pytest.approx(sum(found) / len(found))
+        for place, own in enumerate(observed.values()):  # a client's mean is over the classes that it has
+            mine = own["likeness"][list(task.columns()).index(name)][own["held"]]
+            assert by_client.numbers[name][place] == pytest.approx(float(mine.mean()))
+    assert not all(bool(own["held"].all()) for own in observed.values())
+    crowd = {f"{number}": observed["ann"] for number in range(61)}
+    assert [one.title for one in algorithm.exhibits(task, {}, crowd)] == [shown.title]
     assert algorithm.exhibits(TASK, {}, {name: algorithm.observe(TASK, params, A) for name in PEOPLE}) == ()

@@ -152,6 +152,26 @@ def test_the_report_draws_them(run: Run, tmp_path: Path) -> None:
     assert "shown, 2: latent, class means, round 3" in two
 
 
+def test_classes_have_their_names_and_three_columns_a_row_of_their_own(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    data = json.loads((folder / "data.json").read_text())
+    (folder / "data.json").write_text(json.dumps({**data, "class_names": ["bike", "1", *data["class_names"][2:]]}))
+    cells = {name: [0.1, 0.2, 0.3] for name in ("one", "two", "three")}
+    rows = {"class": ["class 0", "class 1", "class 999"]}
+    shown = [
+        {**Exhibit("three columns", "heat map", {**rows, **cells}).table(), "round": 1},
+        {**Exhibit("two columns", "heat map", {**rows, "one": cells["one"], "two": cells["two"]}).table(), "round": 1},
+    ]
+    told = {"phases": [{"phase": 0, "phase_name": "p", "exhibits": shown}]}
+    (folder / "exhibits.json").write_text(json.dumps(told))
+    page = build([folder], tmp_path / "report.html").read_text()
+    three, two = (page[page.index(f">p, {name} columns") - 60 :][:3000] for name in ("three", "two"))
+    assert 'class="card row"' in three[:60] and 'class="card row"' not in two[:60]
+    for name in ("bike", "class 1", "class 999"):
+        assert f'<th scope="row">{name}</th>' in three
+    assert '<th scope="row">class 0</th>' not in page
+
+
 def test_long_tables_are_cut_and_odd_numbers_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     lines = {f"line {k}": [float(k), None] for k in range(20)}

@@ -17,6 +17,7 @@ from hansa.training.local import LocalTraining, Turn
 from hansa.training.visits import TrainsLocally, Visit
 from hansa.tree import Tree, made, nest, pick
 
+SHOWN = 60  # clients by name at most in a heat map, which has as many rows in a report
 # Adam as FedPCL has it (section 5.1); every visit begins it anew, as the authors' program does.
 ADAM = LocalTraining(lr=1e-3, batch_size=32, weight_decay=1e-4, optimiser="adam")
 
@@ -123,21 +124,29 @@ class SharesPrototypes(TrainsLocally):
         return {"likeness": torch.stack([F.cosine_similarity(one, whole) for one in alone]), "held": counts > 0}
 
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
-        """Show what every extractor contributes to the prototypes of each class, on average over clients."""
+        """Show what every extractor contributes to prototypes: by class, the mean over clients, and by client."""
         if not any(observed.values()):
             return ()
         held = torch.stack([own["held"] for own in observed.values()])[:, None].double()
-        likeness = torch.stack([own["likeness"] for own in observed.values()])
-        mean = (likeness * held).sum(0) / held.sum(0)  # a class that nobody has is 0/0, and no number
-        rows = {"class": [f"class {number}" for number in range(task.num_classes)]}
-        cells = {name: mean[place].tolist() for place, name in enumerate(task.columns())}
-        note = "Cosine of prototypes from one extractor's features alone with those from all, mean over clients."
-        return (Exhibit("contribution of extractors to prototypes", "heat map", {**rows, **cells}, note),)
+        likeness = torch.stack([own["likeness"] for own in observed.values()]) * held  # clients × extractors × classes
+        classes = [f"class {number}" for number in range(task.num_classes)]
+        by_class = _contribution(task, "class", classes, likeness.sum(0).T / held.sum(0).T)  # 0/0 where nobody has it
+        if len(observed) > SHOWN:
+            return (by_class,)
+        return by_class, _contribution(task, "client", list(observed), likeness.sum(2) / held.sum(2))
 
     def outputs(self, task: Task, model: Tree, x: Tensor) -> Tensor:
         """Return logits; a class without a prototype has none."""
         out = task.head(model, self.embed(task, model, x))
         return out.masked_fill(out <= NONE / 10, -torch.inf)
+
+
+def _contribution(task: Task, what: str, names: list[str], cells: Tensor) -> Exhibit:
+    """Return the heat map of what extractors (columns) contribute to the prototypes of classes or clients (rows)."""
+    over = {"class": "clients", "client": "classes"}[what]
+    note = f"Cosine of prototypes from one extractor's features alone with those from all, mean over {over}."
+    columns = {name: cells[:, place].tolist() for place, name in enumerate(task.columns())}
+    return Exhibit(f"contribution of extractors to prototypes, by {what}", "heat map", {what: names, **columns}, note)
 
 
 def _only(data: ClientData, columns: slice) -> ClientData:
@@ -186,4 +195,5 @@ def with_prototypes(params: Tree, weights: Tensor, offsets: Tensor, known: Tenso
 def require_linear_head(task: Task) -> None:
     """Refuse a task without classes, and a head that is not one linear layer with a bias."""
     good = task.num_classes > 0 and head_width(task.params()) > 0 and "head.bias" in task.params()
-    require(good, "This algorithm needs a head with a bias, and this model's head has none: use 'mlp' or 'linear'.")
+    says = "This algorithm needs a head with a bias, and this model's head has none"
+    require(good, f"{says}: use 'mlp', or 'linear' without bias = false.")

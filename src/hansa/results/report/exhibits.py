@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hansa.metrics.exhibits import Exhibit, exhibit_from_table
@@ -14,13 +15,14 @@ from hansa.results.report.scale import Scale, linear_scale
 from hansa.results.report.tables import swatch
 
 MOST_LINES, MOST_POINTS, MOST_ROWS, MOST_COLUMNS = 12, 2000, 60, 30
+FEW_COLUMNS = 2  # of a heat map, for which a card that stands beside others has room
 Place = tuple[float, float, str]  # across, up, and what is told there
 
 
 def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
     """Draw a card per run, phase and exhibit; all that they hold is in `exhibits.json`."""
     drawn = [
-        _card(f"{label}: {phase['phase_name']}" if len(runs) > 1 else str(phase["phase_name"]), table)
+        _card(f"{label}: {phase['phase_name']}" if len(runs) > 1 else str(phase["phase_name"]), table, _classes(run))
         for run, label in zip(runs, labels, strict=True)
         for phase in run.exhibits.get("phases", ())
         for table in phase["exhibits"]
@@ -28,11 +30,25 @@ def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
     return join(drawn) if drawn else None
 
 
-def _card(whose: str, table: dict[str, Any]) -> Markup:
+def _classes(run: Run) -> list[str]:
+    """Return how classes are told: by name, or as they are where the name is no more than the number."""
+    names = enumerate(map(str, run.data.get("class_names", ())))
+    return [f"class {name}" if name == str(number) else name for number, name in names]
+
+
+def _card(whose: str, table: dict[str, Any], classes: Sequence[str]) -> Markup:
     if table["kind"] == "curve":
         return _curve(f"{whose}, {table['title']}", table)
     shown, title = exhibit_from_table(table), f"{whose}, {table['title']}, round {table[ROUNDS]}"
+    shown = _named(shown, classes)
     return _scatter(title, shown) if shown.kind == "scatter" else _heat_map(title, shown)
+
+
+def _named(shown: Exhibit, classes: Sequence[str]) -> Exhibit:
+    """Return an exhibit whose `class 3` has the name of that class, which an algorithm does not know."""
+    known = {f"class {number}": name for number, name in enumerate(classes)}
+    told = {name: [known.get(cell, cell) for cell in cells] for name, cells in shown.texts.items()}
+    return replace(shown, columns={**shown.columns, **told})
 
 
 def _curve(title: str, table: dict[str, Any]) -> Markup:
@@ -150,6 +166,7 @@ def _heat_map(title: str, shown: Exhibit) -> Markup:
     return figure(
         title,
         scroll,
+        class_="card" if len(columns) <= FEW_COLUMNS else "card row",
         note=" ".join(part for part in (shown.note, "The stronger a shade, the larger the number.", *more) if part),
     )
 
