@@ -51,6 +51,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "methods": ("FedSeq", "FedAvg", "FedAvg, median"),
         "told": "scikit-learn's digits, a hidden layer of 64, learning rate 0.1, one epoch, batches of 8.",
     },
+    "CIFAR-10-features": {
+        "data": {
+            "source": {"name": "npz", "path": "cifar10.npz"},
+            "partition": {"name": "dirichlet", "clients": 500, "alpha": 100.0},
+            "features": {"name": "efficientnet-lite", "size": 64},
+        },
+        "model": "linear",
+        "local": {"lr": 0.1, "batch_size": 64},
+        "superclients": 50,
+        "rounds": 100,
+        "evaluate_every": 2,
+        "seeds": SEEDS,
+        "shares": ((0.3, 0.5), (0.5, 0.5), (0.5, 1.0)),
+        "criteria": ("fixed", "random"),
+        "methods": ("FedSeq", "FedAvg", "FedAvg, median"),
+        "told": "A linear head on the features of a frozen EfficientNet-Lite0 (ImageNet's weights, 64 pixels), rate 0.1, "
+        "batches of 64, one epoch.",
+    },
     "CIFAR-10": {
         "data": {
             "source": {"name": "npz", "path": "cifar10.npz", "size": 16},
