@@ -66,8 +66,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "shares": ((0.3, 0.5), (0.5, 0.5), (0.5, 1.0)),
         "criteria": ("fixed", "random"),
         "methods": ("FedSeq", "FedAvg"),
-        "told": "A linear head on features of a frozen EfficientNet-Lite0 (weights of ImageNet, pictures at 64 pixels), "
-        "rate 0.1, batches of 64, one epoch.",
+        "told": "A linear head on features of a frozen EfficientNet-Lite0 (weights of ImageNet, 64 pixels), rate "
+        "0.1, batches of 64, one epoch.",
     },
     "CIFAR-10": {
         "data": {
