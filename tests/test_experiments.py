@@ -388,7 +388,13 @@ def test_runs_travel_without_what_is_heavy_and_replace_nothing_that_came_further
             pack.main(words)
 
 
-KEPT = {"attacks": "attacks", "fedpcl": "fedpcl_page", "fedseq": "fedseq_page", "finetune": "finetune", "flic": "flic_page"}
+KEPT = {
+    "attacks": "attacks",
+    "fedpcl": "fedpcl_page",
+    "fedseq": "fedseq_page",
+    "finetune": "finetune",
+    "flic": "flic_page",
+}
 TRACKED = [name for name in KEPT if (RESULTS / f"{name}.md").exists()]
 
 
