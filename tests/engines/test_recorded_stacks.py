@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from engine_cases import Dropping
 from test_kernels import CORRECTIONS, CPU, TRAININGS, jobs_of
 
+import hansa
 from hansa.engines.kernels import recorded_stacks, recordings
 from hansa.engines.kernels.cohort import Cohort, Job
 from hansa.engines.kernels.lazy_sum import dense_tree
@@ -17,6 +19,7 @@ from hansa.engines.kernels.recorded_stacks import MOST, repeatable
 from hansa.engines.kernels.stacked import Stacked
 from hansa.models.convolutional import LeafCNN
 from hansa.models.dense import MLP
+from hansa.plan.files import plan_from_table
 from hansa.training.local import Trained
 from hansa.training.visits import measured
 from hansa.tree import equal
@@ -158,3 +161,24 @@ def test_a_cpu_records_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(40):
         kernel.train(Cohort.of(jobs_of(MLP((6,)), TRAININGS["plain"])[:2]), CPU)
     assert not kernel.recordings.known and not kernel.recordings.seen
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "feddyn"])
+@pytest.mark.parametrize("orchestration", ["fedcyclic", "fedseq", "star"])
+def test_a_run_with_recordings_has_the_same_bits(
+    algorithm: str, orchestration: str, recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = {
+        "algorithm": {"name": algorithm, "local": {"lr": 0.1, "batch_size": 16}},
+        "orchestration": {"name": orchestration, "fraction": 0.4},
+        "rounds": 2,
+    }
+    data = {"source": "digits", "partition": {"name": "classes", "clients": 20, "classes": 1}}
+    table = {"data": data, "model": {"name": "mlp", "hidden": [8]}, "engine": "vectorised", "phases": [phase]}
+    plan = plan_from_table(table, "plan", tmp_path)
+    hansa.run(plan, out=tmp_path / "recorded")
+    assert recorder.replayed > 0
+    monkeypatch.setattr(recordings, "records", lambda _: False)
+    hansa.run(plan, out=tmp_path / "plain")
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("recorded", "plain"))
+    assert one == other
