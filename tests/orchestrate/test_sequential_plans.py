@@ -263,6 +263,11 @@ def test_descriptions_of_other_clients_are_refused_before_anything_is_written(tm
 # ----------------------------------------------------------------------------------------------------------- run folder
 
 
+def test_a_round_may_be_one_superclient_of_one_client(tmp_path: Path) -> None:
+    groups = hansa.run(planned([seq(superclients=100, fraction=0.01)]), out=tmp_path / "run").groups()
+    assert groups is not None and set(groups["position"].to_pylist()) == {0}
+
+
 def test_the_groups_of_every_round_are_in_the_run_folder(tmp_path: Path) -> None:
     run = hansa.run(planned([psi(), seq(3, grouping="icg", fraction=0.3)]), out=tmp_path / "run")
     table = pyarrow.parquet.read_table(run.path / "groups.parquet").to_pylist()
