@@ -1,7 +1,10 @@
 """Attacks on FedAvg and FedSeq at equal client updates and equal attackers: docs/results/attacks.md.
 
-Run with `make results-attacks`, some minutes on the digits; `python experiments/attacks.py digits CIFAR-10` also makes
-the table of CIFAR-10, by an estimate from two rounds an hour on two cores.  Finished runs are found, not repeated.
+    make results-attacks                          # the digits, and CIFAR-10 by frozen features: half an hour of a core
+    python experiments/fedseq.py flipping         # LeNet on CIFAR-10, several at a time, on a GPU if one is named
+    python experiments/attacks.py page            # the page from the runs that are there, and from what was kept
+
+Finished runs are found, not repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import DATA, RESULTS, RUNS, asked, headline, made_by, run, spread, table
+from common import DATA, RESULTS, RUNS, asked, finished, headline, run, spread, table
+from kept import Kept
 
 import hansa
 from hansa.attacks.eavesdrop import Eavesdrop, overheard
@@ -39,6 +43,7 @@ PAIRS = [[0, 2], [3, 5]]  # the paper's four classes of CIFAR-10: airplane and b
 STAR = {"name": "star", "fraction": 0.2}
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {
+        "title": "digits",
         "data": {"source": "digits", "partition": {"name": "dirichlet", "clients": 100, "alpha": 100.0}},
         "model": {"name": "mlp", "hidden": [64]},
         "local": {"lr": 0.1, "batch_size": 8},
@@ -51,7 +56,27 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "methods": ("FedSeq", "FedAvg", "FedAvg, median"),
         "told": "scikit-learn's digits, a hidden layer of 64, learning rate 0.1, one epoch, batches of 8.",
     },
+    "CIFAR-10-features": {
+        "title": "CIFAR-10 by frozen features",
+        "data": {
+            "source": {"name": "npz", "path": "cifar10.npz"},
+            "partition": {"name": "dirichlet", "clients": 500, "alpha": 100.0},
+            "features": {"name": "efficientnet-lite", "size": 64},
+        },
+        "model": "linear",
+        "local": {"lr": 0.1, "batch_size": 64},
+        "superclients": 50,
+        "rounds": 100,
+        "evaluate_every": 2,
+        "seeds": SEEDS,
+        "shares": ((0.3, 0.5), (0.5, 0.5), (0.5, 1.0)),
+        "criteria": ("fixed",),
+        "methods": ("FedSeq", "FedAvg"),
+        "told": "A linear head on features of a frozen EfficientNet-Lite0 (weights of ImageNet, 64 pixels), rate "
+        "0.1, batches of 64, one epoch.",
+    },
     "CIFAR-10": {
+        "title": "CIFAR-10 by LeNet",
         "data": {
             "source": {"name": "npz", "path": "cifar10.npz", "size": 16},
             "partition": {"name": "dirichlet", "clients": 500, "alpha": 100.0},
@@ -59,13 +84,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "model": "lenet",
         "local": {"lr": 0.05, "batch_size": 64, "weight_decay": 4e-4},
         "superclients": 50,
-        "rounds": asked(60),
+        "rounds": asked(300),
         "evaluate_every": 4,
         "seeds": SEEDS,
         "shares": ((0.3, 0.5), (0.5, 1.0)),
         "criteria": ("fixed",),
         "methods": ("FedSeq", "FedAvg"),
-        "told": "Images of 16 × 16 pixels, so that it takes minutes; the paper's LeNet, rate 0.05, batches of 64.",
+        "told": "Images of 16 × 16 pixels, the paper's LeNet, rate 0.05, weight decay 0.0004, batches of 64.",
     },
 }
 CLEAN = "nobody attacks"
@@ -135,18 +160,33 @@ def last_rounds(done: Run) -> float:
     return float(np.mean([one for at, one in zip(rounds, found, strict=True) if at > rounds[-1] - LAST]))
 
 
-def flipping(name: str) -> dict[str, dict[str, list[float]]]:
-    """Return the mean accuracy over the last rounds, by row and method, seed by seed."""
-    setting, found = SETTINGS[name], {}
+def make_flipping(name: str) -> None:
+    """Make the runs of a data set's table."""
+    setting = SETTINGS[name]
+    for shares, criterion in rows(name).values():
+        for method in setting["methods"]:
+            for seed in setting["seeds"]:
+                run(*cell(name, method, shares, criterion), seed)
+
+
+Table = dict[str, dict[str, list[float]]]  # accuracies by row and method, seed by seed
+
+
+def flipping(name: str, kept: Kept) -> Table:
+    """Return the mean accuracies over the last rounds; rows of which no run has ended are left out."""
+    setting, found = SETTINGS[name], Table()
     for row, (shares, criterion) in rows(name).items():
-        cells = {method: cell(name, method, shares, criterion) for method in setting["methods"]}
-        found[row] = {
-            method: [last_rounds(run(*made, seed)) for seed in setting["seeds"]] for method, made in cells.items()
-        }
-    return found
+        cells = dict[str, list[float]]()
+        for method in setting["methods"]:
+            named, _ = cell(name, method, shares, criterion)
+            there = [(one, {"accuracy": last_rounds(one)}) for one in finished(named, setting["seeds"])]
+            cells[method] = [one["accuracy"] for one in kept.row(named, there)]
+        if all(len(values) == len(setting["seeds"]) for values in cells.values()):
+            found[row] = cells
+    return found if CLEAN in found else {}
 
 
-def flipping_table(found: Mapping[str, Mapping[str, list[float]]]) -> str:
+def flipping_table(found: Table) -> str:
     """Return the table: accuracies, and how far each lies below that of the same seed without attackers."""
     clean = found[CLEAN]
     rows = [[CLEAN, *map(spread, clean.values())]]
@@ -265,11 +305,11 @@ lower is a better attack.
 # ---------------------------------------------------------------------------------------------------------------- page
 
 
-def setting_part(name: str, found: Mapping[str, Mapping[str, list[float]]]) -> str:
+def setting_part(name: str, found: Table) -> str:
     """Return the part of the page about label flipping on one data set."""
     setting = SETTINGS[name]
     partition, seeds = setting["data"]["partition"], len(setting["seeds"])
-    return f"""### {name}
+    return f"""### {setting["title"]}
 
 {setting["told"]} {partition["clients"]} clients (Dirichlet, α = {partition["alpha"]:g}), {setting["superclients"]}
 random superclients, {setting["rounds"]} rounds of {partition["clients"] // 5} client updates,
@@ -279,13 +319,14 @@ random superclients, {setting["rounds"]} rounds of {partition["clients"] // 5} c
 """
 
 
-def page(flipping: Mapping[str, Any], recovery: Mapping[str, list[dict[str, Any]]], rounds: int) -> str:
+def page(flipping: Mapping[str, Table], recovery: Mapping[str, list[dict[str, Any]]], rounds: int, made: str) -> str:
     """Return the page."""
     notes = (RESULTS / "attacks-notes.md").read_text(encoding="utf-8")
-    parts = "\n".join(setting_part(name, found) for name, found in flipping.items())
+    parts = "\n".join(setting_part(name, found) for name, found in flipping.items() if found)
+    lacking = [SETTINGS[name]["title"] for name, found in flipping.items() if not found]
     return f"""# Attacks on FedAvg and FedSeq
 
-{made_by("make results-attacks")}
+{made}
 
 ## Label flipping
 
@@ -295,6 +336,7 @@ attacker (`random`). FedAvg visits a fifth of the clients and FedSeq a fifth of 
 equal, and **attackers are the same clients** in all columns. Accuracy on the common test set, mean of the last {LAST}
 rounds, in per cent, mean ± standard deviation over seeds, and in brackets the drop against the same seed without
 attackers, in points. `median` is the robust rule in the place of FedAvg's mean; rules cannot be used in chains.
+{f"Not run for this page: {'; '.join(lacking)}." if lacking else ""}
 
 {parts}
 ## Recovery with a generator
@@ -305,15 +347,43 @@ How to run attacks of your own: [how to attack](../howto-attacks.md).
 """
 
 
+def recovered_by(method: str) -> str:
+    """Return the name of the runs in which a method's messages were listened to."""
+    return f"attacks-recovery-{method}-{RECOVERED['rounds']}"
+
+
+def recoveries(kept: Kept, *, make: bool) -> dict[str, list[dict[str, Any]]]:
+    """Return what the attacker recovered, by method and seed: computed now, or as it was kept."""
+    found = {}
+    for method in ("FedSeq", "FedAvg"):
+        seeds = [recovered(method, seed, RECOVERED["rounds"]) for seed in SEEDS] if make else []
+        runs = [Run.open(RUNS / f"{recovered_by(method)}-seed{seed}") for seed in SEEDS] if make else []
+        found[method] = kept.row(recovered_by(method), zip(runs, seeds, strict=True))
+    return found
+
+
+def write(*, recover: bool = False) -> None:
+    """Write the page and the numbers behind it."""
+    kept = Kept(RESULTS / "attacks.json")
+    tables, recovery = {name: flipping(name, kept) for name in SETTINGS}, recoveries(kept, make=recover)
+    text = page(tables, recovery, RECOVERED["rounds"], kept.made_by("make results-attacks"))
+    (RESULTS / "attacks.md").write_text(text, encoding="utf-8")
+    kept.write()
+
+
 def main(names: list[str]) -> None:
-    """Run whatever is missing, and write the page."""
-    tables = {name: flipping(name) for name in names}
-    rounds = RECOVERED["rounds"]
-    recovery = {name: [recovered(name, seed, rounds) for seed in SEEDS] for name in ("FedSeq", "FedAvg")}
-    (RESULTS / "attacks.md").write_text(page(tables, recovery, rounds), encoding="utf-8")
-    told = {"flipping": tables, "recovery": recovery}
-    (RESULTS / "attacks.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Make what is missing of the parts named, then the page; without a name of all but LeNet's, which wants a GPU."""
+    asked_for = names or ["digits", "CIFAR-10-features", RECOVER]
+    odd = [name for name in asked_for if name not in (*SETTINGS, RECOVER, "page")]
+    if odd:
+        raise SystemExit(f"There is no part '{odd[0]}': use {', '.join((*SETTINGS, RECOVER, 'page'))}.")
+    for name in SETTINGS.keys() & set(asked_for):
+        make_flipping(name)
+    write(recover=RECOVER in asked_for)
+
+
+RECOVER = "recovery"
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["digits"])
+    main(sys.argv[1:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -210,36 +209,25 @@ trained.
 
 
 def flipping_part(kept: Kept) -> str:
-    """Return the table of label flipping on CIFAR-10, where all its runs have ended; else where to find the digits'."""
-    setting = attacks.SETTINGS[FLIPPED]
-    found = {
-        row: {method: flipped(attacks.cell(FLIPPED, method, *told)[0], kept) for method in setting["methods"]}
-        for row, told in attacks.rows(FLIPPED).items()
-    }
-    if any(len(ends) < len(setting["seeds"]) for cells in found.values() for ends in cells.values()):
-        return "Label flipping was run on the digits: [attacks on FedAvg and FedSeq](attacks.md)."
-    return attacks.setting_part(FLIPPED, found)
+    """Return the tables of label flipping on CIFAR-10 whose runs have ended, and where to find the digits'."""
+    names = [name for name in attacks.SETTINGS if name.startswith(FLIPPED)]
+    tables = [attacks.setting_part(name, found) for name in names if (found := attacks.flipping(name, kept))]
+    told = "Label flipping as on the page of [attacks on FedAvg and FedSeq](attacks.md), which has the digits too"
+    return "\n".join([f"{told}{':' if tables else '.'}\n", *tables])
 
 
-def flipped(name: str, kept: Kept) -> list[float]:
-    """Return the accuracies of a cell of label flipping, seed by seed."""
-    runs = finished(name, attacks.SETTINGS[FLIPPED]["seeds"])
-    return [one["accuracy"] for one in kept.row(name, [(one, {"accuracy": attacks.last_rounds(one)}) for one in runs])]
-
-
-def recovery_part() -> str:
+def recovery_part(kept: Kept) -> str:
     """Return the table of distances by rounds, from the numbers beside the page on attacks."""
-    told = json.loads((RESULTS / "attacks.json").read_text(encoding="utf-8"))["recovery"]
-    return attacks.recovery_part(told, attacks.RECOVERED["rounds"])
+    return attacks.recovery_part(attacks.recoveries(kept, make=False), attacks.RECOVERED["rounds"])
 
 
 def write() -> None:
     """Write the page and the numbers behind it."""
-    kept = Kept(RESULTS / "fedseq.json")
+    kept, others = Kept(RESULTS / "fedseq.json"), Kept(RESULTS / "attacks.json")
     found = {setting.title: part for setting in SETTINGS.values() if (part := setting_part(setting, kept))}
     notes = (RESULTS / "fedseq-notes.md").read_text(encoding="utf-8") if (RESULTS / "fedseq-notes.md").exists() else ""
     lacking = [setting.title for setting in SETTINGS.values() if setting.title not in found]
-    parts = {"groups": group_part(kept), "flipping": flipping_part(kept), "recovery": recovery_part()}
+    parts = {"groups": group_part(kept), "flipping": flipping_part(others), "recovery": recovery_part(others)}
     text = TEXT.format(
         made=kept.made_by("make results-fedseq"),  # last: it tells of all rows that were shown
         lacking=f"Not run for this page: {'; '.join(lacking)}." if lacking else "",

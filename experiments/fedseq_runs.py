@@ -88,6 +88,7 @@ class Setting:
 
 
 CENTRAL = "central"
+STATEFUL = ("SCAFFOLD", "FedDyn")  # whose runs under way are too large to travel, and on a GPU take longest
 METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedSeq", "FedAsyncSeq", "FedSeq2Par", "FedCyclic")
 PAPER = {"lr": 0.01, "weight_decay": 4e-4, "batch_size": 64, "epochs": 1}
 
@@ -234,7 +235,7 @@ def way_plan(way: Way, seed: int) -> dict[str, Any]:
 
 def compared(*names: str) -> Iterator[Job]:
     """All methods on some settings, seed by seed, the longest runs first: so several at a time end together."""
-    every = [(SETTINGS[name], method) for method in (*reversed(METHODS), CENTRAL) for name in names]
+    every = [(SETTINGS[name], method) for method in (*STATEFUL, *reversed(METHODS), CENTRAL) for name in names]
     for run, (setting, method) in {setting.run(method): (setting, method) for setting, method in every}.items():
         yield from (Job(run, setting.plan(method), seed, method) for seed in SEEDS)
 

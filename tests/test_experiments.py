@@ -206,7 +206,8 @@ def test_attacks_are_compared_at_the_same_clients_and_equal_updates(experiment, 
         monkeypatch.setattr(module, "RUNS", tmp_path)
     setting = {**page.SETTINGS["digits"], "rounds": 4, "seeds": (0,), "shares": ((0.5, 1.0),), "criteria": ("random",)}
     monkeypatch.setitem(page.SETTINGS, "digits", setting)
-    found = page.flipping("digits")
+    page.make_flipping("digits")
+    found = page.flipping("digits", experiment("kept").Kept(tmp_path / "none.json"))
     assert list(found) == [page.CLEAN, "L_S = 0.5, L = 1, random"]
     assert all(list(cells) == list(setting["methods"]) for cells in found.values())
     runs = {path.name: hansa.Run.open(path) for path in tmp_path.iterdir()}
@@ -215,7 +216,23 @@ def test_attacks_are_compared_at_the_same_clients_and_equal_updates(experiment, 
     assert len(attackers) == 3 and all(one == attackers[0] for one in attackers) and len(attackers[0]) == 50
     visits = {sum(record["clients"] for record in run.rounds) for run in runs.values()}
     assert visits == {4 * 20}
-    assert page.flipping("digits") == found and len(list(tmp_path.iterdir())) == len(runs) == 6  # found, not repeated
+    page.make_flipping("digits")
+    assert len(list(tmp_path.iterdir())) == len(runs) == 6  # found, not repeated
+
+
+def test_runs_whose_numbers_the_page_lacks_come_first(experiment, tmp_path: Path, monkeypatch) -> None:
+    page = experiment("fedseq")
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    every = page.chosen(["cifar-0"])
+    there = {"fedseq-cifar-0-scaffold-1000": {"seeds": {"0": {}}}, "fedseq-cifar-central-40": {"told": {"accuracy": 1}}}
+    (tmp_path / "fedseq.json").write_text(json.dumps(there))
+    lacking, ordered = page.chosen(["cifar-0", "lacking"]), page.chosen(["cifar-0"])
+    assert len(every) == len(ordered) == len(lacking) + 4 and ordered[: len(lacking)] == lacking
+    assert {str(job) for job in ordered[len(lacking) :]} == {
+        "fedseq-cifar-0-scaffold-1000-seed0",
+        *(f"fedseq-cifar-central-40-seed{seed}" for seed in range(3)),
+    }
+    assert str(lacking[0]) == "fedseq-cifar-0-scaffold-1000-seed1"  # which cannot travel under way, so it begins early
 
 
 def test_the_table_of_attacks_shows_drops_against_the_same_seed(experiment) -> None:
@@ -238,7 +255,7 @@ def test_recovery_goes_by_what_the_attacker_received(experiment, tmp_path: Path,
         assert len({one["distance"] for one in told["visits"]}) == len(told["visits"])
     rows = page.recovery_rows(found, 8)
     assert [row[:2] for row in rows] == [[name, str(until)] for name in found for until in (2, 4, 6, 8)]
-    assert "not of\nInception" in page.page({}, found, 8)
+    assert "not of\nInception" in page.page({}, found, 8, "")
     assert page.recovered("FedSeq", 0, rounds=8) == found["FedSeq"][0]  # found, not repeated
 
 
@@ -372,7 +389,13 @@ def test_runs_travel_without_what_is_heavy_and_replace_nothing_that_came_further
             pack.main(words)
 
 
-KEPT = {"fedpcl": "fedpcl_page", "fedseq": "fedseq_page", "finetune": "finetune", "flic": "flic_page"}
+KEPT = {
+    "attacks": "attacks",
+    "fedpcl": "fedpcl_page",
+    "fedseq": "fedseq_page",
+    "finetune": "finetune",
+    "flic": "flic_page",
+}
 TRACKED = [name for name in KEPT if (RESULTS / f"{name}.md").exists()]
 
 

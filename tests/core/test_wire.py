@@ -43,6 +43,12 @@ def test_views_are_packed_as_what_they_show() -> None:
     assert torch.equal(back["columns"], base[:, 1:3]) and torch.equal(back["turned"], base.T)
 
 
+def test_a_single_number_of_a_wider_table_is_packed() -> None:
+    """Torch says that it lies in one piece, and refuses a view of its bytes."""
+    tree = {"one": torch.tensor([[4, 5, 6]]).T[1], "none": torch.zeros(1, 3).T[1, :0]}
+    assert equal(wire.unpack(wire.pack(tree))[0], tree)
+
+
 @pytest.mark.parametrize("keep", [0, 5, 30, -1])
 def test_a_message_cut_off_is_refused(keep: int) -> None:
     message = wire.pack({"a": torch.ones(9)}, {"weight": 1.0})

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import hansa
 from hansa.errors import HansaError
 from hansa.orchestrate.clock import Constant, Drawn, Exponential, LogNormal, Measured, Pace, Paces, Timeline, Uniform
 from hansa.orchestrate.planner import Leg
@@ -116,7 +117,8 @@ def test_a_file_gives_paces(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("client,latency\na,1\n", "must have a column 'seconds_per_sample'"),
-        ("client,seconds_per_sample,latency\na,fast,1\n", "client 'a': could not convert"),
+        ("client,seconds_per_sample,latency\na,fast,1\n", "client 'a': every cell must be a number"),
+        ("client,seconds_per_sample,latency\na,1\n", "client 'a': every cell must be a number"),
         ("client,seconds_per_sample,latency\na,-1,1\n", "seconds must be numbers ≥ 0"),
         ("client,seconds_per_sample,latency,available\na,1,1,2\n", "'available' must lie in"),
     ],
@@ -125,6 +127,17 @@ def test_a_bad_file_is_refused(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "clock.csv").write_text(text)
     with pytest.raises(HansaError, match=says):
         Measured(str(tmp_path / "clock.csv")).open(["a"], 0)
+
+
+def test_a_file_is_read_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "clock.csv").write_text("client,seconds_per_sample,latency\na,1,1\n")
+    data = {"source": "digits", "partition": {"name": "iid", "clients": 2}}
+    for name, says in (("clock.csv", "has no line for client 'client-000'"), ("none.csv", "is not there")):
+        phase = {"algorithm": "fedavg", "clock": {"name": "file", "path": name}}
+        plan = plan_from_table({"data": data, "phases": [phase]}, "plan", tmp_path)
+        with pytest.raises(HansaError, match=says):
+            hansa.run(plan, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

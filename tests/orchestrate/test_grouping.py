@@ -160,7 +160,11 @@ def test_kmeans_finds_clusters_that_are_there() -> None:
         (Limits(50), "50 superclients are asked for and there are 40 clients"),
         (Limits(5, 90), "5 superclients of at least 90 samples each are asked for and all clients have 400 samples"),
         (Limits(5, max_clients=7), "5 superclients of at most 7 clients each cannot hold 40 clients"),
-        (Limits(min_samples=50, max_clients=4), r"has 4 clients with 40 samples, and at least 50 are asked for"),
+        (Limits(min_samples=401), "a superclient of at least 401 samples is asked for and all clients have 400"),
+        (
+            Limits(min_samples=50, max_clients=4),
+            "the 4 clients with most samples have 40 of them together and a superclient is to have at least 50",
+        ),
         (Limits(min_samples=30, max_clients=3), r"has 1 clients with 10 samples, and at least 30 are asked for"),
     ],
 )
@@ -169,6 +173,12 @@ def test_groups_that_cannot_keep_their_bounds_are_refused(limits: Limits, says: 
     with pytest.raises(HansaError, match=says) as refused:
         group("random", [10] * 40, None, limits, np.random.default_rng(0), names=names)
     assert "Clients cannot be grouped" in str(refused.value) or "'client-" in str(refused.value)
+
+
+def test_one_large_client_does_not_help_a_superclient_without_it() -> None:
+    sizes = [100] + [10] * 9
+    with pytest.raises(HansaError, match="has 2 clients with 20 samples, and at least 30 are asked for"):
+        group("random", sizes, None, Limits(min_samples=30, max_clients=2), np.random.default_rng(0))
 
 
 def test_a_rest_that_is_too_small_is_dealt_out() -> None:

@@ -238,6 +238,7 @@ def test_bounds_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     for change, says in (
         ({"superclients": 101}, "101 superclients are asked for and there are 100 clients"),
         ({"min_samples": 800}, "10 superclients of at least 800 samples each are asked for"),
+        ({"superclients": None, "min_samples": 800, "max_clients": 5}, "the 5 clients with most samples have"),
         ({"max_clients": 9}, "10 superclients of at most 9 clients each cannot hold 100 clients"),
     ):
         with pytest.raises(HansaError, match=says):
@@ -260,6 +261,11 @@ def test_descriptions_of_other_clients_are_refused_before_anything_is_written(tm
 
 
 # ----------------------------------------------------------------------------------------------------------- run folder
+
+
+def test_a_round_may_be_one_superclient_of_one_client(tmp_path: Path) -> None:
+    groups = hansa.run(planned([seq(superclients=100, fraction=0.01)]), out=tmp_path / "run").groups()
+    assert groups is not None and set(groups["position"].to_pylist()) == {0}
 
 
 def test_the_groups_of_every_round_are_in_the_run_folder(tmp_path: Path) -> None:

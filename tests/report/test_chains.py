@@ -19,6 +19,7 @@ from hansa.results.report import build
 from hansa.results.report.groups import mixes, superclients
 from hansa.results.report.timeline import MOST_ROUNDS, timelines
 from hansa.results.rows import phases, total
+from hansa.results.summary import phase_summary
 
 
 def page(*runs: Path) -> str:
@@ -193,6 +194,13 @@ def test_simulated_time_and_waiting_are_told_by_phase(tmp_path):
     assert cells and "Waited, all clients" in cells[0]
     shown = re.findall(r"<td>([\d.]+ min \d\d s|[\d.]+ s)</td>", cells[0])
     assert shown == [_minutes(end), _minutes(waited), "40 s", "2 s", _minutes(end + 40), _minutes(waited + 2)]
+
+
+def test_a_phase_is_summed_up_from_its_first_second_to_its_last(tmp_path):
+    rounds = Run.open(write_chains(write_run(tmp_path / "run", phases=(CHAINED,)), clock=True)).rounds
+    told, last = phase_summary(rounds)["clock"], rounds[-1]["clock"]
+    assert told == {**last, "start": rounds[0]["clock"]["start"]} and told["start"] < last["start"]
+    assert "clock" not in phase_summary([{key: record[key] for key in record if key != "clock"} for record in rounds])
 
 
 def test_a_phase_without_a_clock_has_no_simulated_time(tmp_path):

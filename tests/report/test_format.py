@@ -101,3 +101,8 @@ def test_every_value_is_in_one_bin(values):
 def test_text_and_attributes_are_escaped_and_markup_is_not():
     made = element("p", "<b>", Markup("<i>x</i>"), title='"&', data_run=3, hidden=False, open=True)
     assert made == '<p title="&quot;&amp;" data-run="3" open>&lt;b&gt;<i>x</i></p>'
+
+
+def test_ticks_are_round_in_the_unit_that_they_are_read_in():
+    assert Scale(0.0, 660.0, 0, 100).ticks(5, 60.0) == [0.0, 300.0, 600.0]  # five minutes, and not 200 seconds
+    assert [round(tick / 3600, 9) for tick in Scale(60.0, 2e5, 0, 100, log=True).ticks(5, 3600.0)] == [0.1, 1.0, 10.0]

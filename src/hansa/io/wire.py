@@ -58,6 +58,7 @@ def parts(tree: Mapping[str, Tensor], numbers: Mapping[str, float] | None = None
 def _bytes(leaf: Tensor) -> Buffer:
     """Return the memory of a leaf, without copying where it lies in one piece already."""
     flat = leaf.detach().cpu().contiguous().reshape(-1)
+    flat = flat.as_strided(flat.shape, (1,))  # a single number may have any stride, which a view of bytes refuses
     memory: memoryview = flat.view(torch.uint8).numpy().data
     return memory if flat.numel() else b""
 

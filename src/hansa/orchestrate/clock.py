@@ -107,6 +107,10 @@ class Pace(NamedTuple):
 class Clock(Protocol):
     """A piece that knows how long clients take."""
 
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse clients of which it knows nothing."""
+        ...
+
     def open(self, names: Sequence[str], seed: int) -> Paces:
         """Return what the clients are like."""
         ...
@@ -130,6 +134,9 @@ class Drawn:
         share = self.available.value if isinstance(self.available, Constant) else 1.0
         _check_available("The clock", share, self.period)
 
+    def check(self, names: Sequence[str]) -> None:
+        """Draw for anybody."""
+
     def open(self, names: Sequence[str], seed: int) -> Paces:
         """Draw every client's pace from a stream of its own."""
         return Paces({name: self._pace(numpy_generator(seed, "clock", name)) for name in names}, seed, self.jitter)
@@ -147,18 +154,28 @@ class Measured:
     path: str
     jitter: Annotated[Distribution, Piece("distribution")] = Constant(1.0)
 
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse a file that cannot be read, and a client that has no line in it."""
+        self._known(names)
+
     def open(self, names: Sequence[str], seed: int) -> Paces:
         """Read every client's pace."""
-        known = self._read()
-        lacking = [name for name in names if name not in known]
-        require(not lacking, f"The clock '{self.path}' has no line for client '{(lacking or [''])[0]}'.")
+        known = self._known(names)
         begins = {name: float(numpy_generator(seed, "clock", name).uniform(0.0, known[name].period)) for name in names}
         return Paces({name: known[name]._replace(phase=begins[name]) for name in names}, seed, self.jitter)
+
+    def _known(self, names: Sequence[str]) -> dict[str, Pace]:
+        known = self._read()
+        lacking = [name for name in names if name not in known]
+        require(not lacking, f"The clock '{self.path}' has no line for client '{(lacking or [''])[0]}': add one.")
+        return known
 
     def _read(self) -> dict[str, Pace]:
         try:
             with Path(self.path).open(newline="", encoding="utf-8") as file:
                 return {row["client"]: self._pace(row) for row in csv.DictReader(file)}
+        except FileNotFoundError as error:
+            raise HansaError(f"The clock '{self.path}' is not there: give the path of a CSV file.") from error
         except (OSError, UnicodeDecodeError) as error:
             raise HansaError(f"The clock '{self.path}' cannot be read: {error}.") from error
         except KeyError as error:
@@ -169,8 +186,8 @@ class Measured:
         try:
             speed, latency = float(row["seconds_per_sample"]), float(row["latency"])
             available, period = float(row.get("available") or 1.0), float(row.get("period") or 86_400.0)
-        except ValueError as error:
-            raise HansaError(f"{where}: {error}.") from error
+        except (TypeError, ValueError) as error:  # a line that is too short has None
+            raise HansaError(f"{where}: every cell must be a number, and one is not ({error}).") from error
         good = math.isfinite(speed) and math.isfinite(latency) and min(speed, latency) >= 0
         require(good, f"{where}: seconds must be numbers ≥ 0. Got {speed} and {latency}.")
         _check_available(where, available, period)

@@ -74,8 +74,14 @@ class Limits:
         if number > clients:
             return f"{number} superclients are asked for and there are {clients} clients; lower 'superclients'"
         if samples < number * self.min_samples:
-            least = f"{number} superclients of at least {self.min_samples} samples each"
-            return f"{least} are asked for and all clients have {samples} samples; lower 'min_samples'"
+            least = f"{number} superclients of at least {self.min_samples} samples each are asked for"
+            least = least if number > 1 else f"a superclient of at least {self.min_samples} samples is asked for"
+            return f"{least} and all clients have {samples} samples; lower 'min_samples'"
+        largest = sum(sorted(sizes, reverse=True)[: self.max_clients])
+        if largest < self.min_samples:
+            most = f"the {self.max_clients} clients with most samples have {largest} of them"
+            least = f"a superclient is to have at least {self.min_samples}"
+            return f"{most} together and {least}; lower 'min_samples' or raise 'max_clients'"
         if self.superclients is not None and self.max_clients is not None and clients > number * self.max_clients:
             most = f"{number} superclients of at most {self.max_clients} clients each"
             return f"{most} cannot hold {clients} clients; raise 'superclients' or 'max_clients'"

@@ -128,6 +128,8 @@ def check(phase: Phase, federation: Federation) -> None:
     require(not why, f"Phase '{name}': {why}.")
     if phase.attack is not None:
         phase.attack.check(federation)
+    if phase.clock is not None:
+        phase.clock.check(list(federation.clients))
     local = any(has_samples(client, "test") for client in federation.clients.values())
     if phase.algorithm.personal and not local:
         raise HansaError(

@@ -32,8 +32,14 @@ def phase_summary(records: Sequence[Record]) -> dict[str, Any]:
         "exploded": final is not None and exploded(records[0].get("before", {}), evaluated[final]),
         **{key: sum(record.get(key, 0) for record in records) for key in (*COSTS, *EXCHANGES)},
         **{key: records[0][key] for key in ("oracle", "attack") if key in records[0]},
-        **({"clock": last["clock"]} if "clock" in last else {}),
+        **_clock(records),
     }
+
+
+def _clock(records: Sequence[Record]) -> dict[str, Any]:
+    """Return when a phase began and ended in simulated time, and what was waited; nothing where none passed."""
+    timed = [record["clock"] for record in records if "clock" in record]
+    return {"clock": {**timed[-1], "start": timed[0]["start"]}} if timed else {}
 
 
 def exploded(before: Mapping[str, float], after: Mapping[str, float]) -> bool:

@@ -99,13 +99,13 @@ class Recording:
 
     def run(self, loop: Loop, rng: torch.Generator) -> Trained:
         """Take all steps of a client in the recording's place, and bring back what moved."""
-        _copy(self.loop.read(), loop.read())
+        copy_all(self.loop.read(), loop.read())
         steps = 0
         with self.loop.watching():
             for batches in loop.batches(rng):
                 self._step(batches)
                 steps += loop.turn.repeats
-        _copy(loop.written(), self.loop.written())
+        copy_all(loop.written(), self.loop.written())
         return loop.trained(steps)
 
     def _step(self, batches: tuple[Batch, ...]) -> None:
@@ -133,7 +133,7 @@ def recorded(work: Callable[[], None], device: torch.device) -> Callable[[], Non
     return graph.replay
 
 
-def _copy(to: list[Tensor], of: list[Tensor]) -> None:
+def copy_all(to: list[Tensor], of: list[Tensor]) -> None:
     """Copy tensors, all in one go."""
     with torch.no_grad():
         torch._foreach_copy_(to, of)

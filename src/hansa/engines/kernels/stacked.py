@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy as same_fields
+from dataclasses import dataclass, field, replace
 
 from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import Cohort, Padded, bundles, orders, trained
 from hansa.engines.kernels.lazy_sum import Delta, LazySum
+from hansa.engines.kernels.recorded_stacks import Part, RecordedStack, Shape, StackRecordings
 from hansa.engines.kernels.widths import differ, fits, narrowed, network_of, widened
 from hansa.lazy import F, Tensor, torch
 from hansa.task import Task, only
@@ -20,7 +22,7 @@ from hansa.training.layers import plain
 from hansa.training.local import Trained, Turn
 from hansa.training.objectives import CrossEntropy, Objective
 from hansa.training.stepper import Stepper
-from hansa.tree import Tree, add, is_finite, nbytes
+from hansa.tree import Tree, add, copy, is_finite, nbytes
 
 BUNDLE_FLOPS = {True: 1e8, False: 1e10}  # what the fixed cost of a bundle of clients would buy; on a CPU, elsewhere
 STACK_BYTES = {True: 2**29, False: 2**33}  # of stacked parameters, gradients and velocities; on a CPU, elsewhere
@@ -33,6 +35,7 @@ class Stacked:
     """Trains clients side by side in one network with a dimension more."""
 
     name: str = "stacked"
+    recordings: StackRecordings = field(default_factory=StackRecordings, compare=False)
 
     def applies(self, turn: Turn, device: torch.device, *, forced: bool) -> bool:
         """Tell whether the network treats samples one by one; sequences are slower so, on a CPU convolutions too."""
@@ -69,7 +72,7 @@ class Stacked:
 
     def _train(self, cohort: Cohort, device: torch.device) -> list[Trained]:
         results = dict[int, Trained]()
-        for bundle, stack in _learn(cohort, device):
+        for bundle, stack in self._learn(cohort, device):
             deltas = stack.deltas()
             for place, client in enumerate(bundle):
                 results[client] = stack.result(place, cohort.turns[client], cohort.sizes[client], deltas)
@@ -78,7 +81,7 @@ class Stacked:
     def models(self, cohort: Cohort, device: torch.device) -> list[Tree]:
         """Return every client's weights: its part of the stack, not copied."""
         found = dict[int, Tree]()
-        for bundle, stack in _learn(cohort, device):
+        for bundle, stack in self._learn(cohort, device):
             for place, client in enumerate(bundle):
                 found[client] = {key: leaf[place] for key, leaf in stack.own.items()}
         return [found[client] for client in range(len(cohort))]
@@ -86,27 +89,28 @@ class Stacked:
     def total(self, cohort: Cohort, weights: list[float], device: torch.device) -> Tree:
         """Return the weighted sum of all displacements: one product for every leaf."""
         found: Tree = {}
-        for bundle, stack in _learn(cohort, device):
+        for bundle, stack in self._learn(cohort, device):
             parts = {place: weights[client] for place, client in enumerate(bundle)}
             sums = {key: moved.combine(parts) for key, moved in stack.deltas().items()}
             found = add(found, sums) if found else sums
         return found
 
+    def _learn(self, cohort: Cohort, device: torch.device) -> Iterator[tuple[Sequence[int], _Stack]]:
+        """Train all clients, some of similar size at a time."""
+        cohort, sizes, turn = cohort.on(device), cohort.sizes, cohort.turns[0]
+        each, kind = turn.training.flops(turn.task), self.group(turn)
+
+        def cost(size: int) -> float:  # who has fewer batches drops out sooner, so only short ones are filled up
+            return turn.training.epochs * min(size, turn.training.batch_size) * each
+
+        for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS[device.type == "cpu"]):
+            stack = _Stack(cohort, bundle, device)
+            stack.run(functools.partial(self.recordings.of, stack, kind))
+            yield bundle, stack
+
 
 def _plain(task: Task, *, convolutions: bool) -> bool:
     return all(plain(task.module.get_submodule(part), convolutions=convolutions) for part in ("features", "head"))
-
-
-def _learn(cohort: Cohort, device: torch.device) -> Iterator[tuple[Sequence[int], _Stack]]:
-    """Train all clients, some of similar size at a time."""
-    cohort, sizes, turn = cohort.on(device), cohort.sizes, cohort.turns[0]
-    each = turn.training.flops(turn.task)
-
-    def cost(size: int) -> float:  # who has fewer batches drops out sooner, so only short ones are filled up
-        return turn.training.epochs * min(size, turn.training.batch_size) * each
-
-    for bundle in bundles(sizes, range(len(sizes)), cost, BUNDLE_FLOPS[device.type == "cpu"]):
-        yield bundle, _Stack(cohort, bundle, device).run()
 
 
 class StackedDeltas:
@@ -180,16 +184,44 @@ class _Stack:
         ]
         return {key: torch.stack([tree[key].to(self.device) for tree in found]) for key in found[0]} | given
 
-    def run(self) -> _Stack:
-        """Take all steps of all clients."""
+    def run(self, recorded: Callable[[list[Shape]], RecordedStack | None]) -> None:
+        """Take all steps of all clients, where `recorded` gives a twin that repeats them, there."""
         order = self._order()
         there = order[0] >= 0
         training = there[:, :, 0].sum(0).tolist()  # clients, step by step
         widest = there.sum(2).amax(0).tolist()  # of their batches, likewise: the last of an epoch is often short
         order = order.to(self.device)  # once: every transfer makes the device wait
-        for step, (count, width) in enumerate(zip(training, widest, strict=True)):
-            self._batch(order[:, :count, step, :width], count)
-        return self
+        shapes = list(zip(training, widest, strict=True))
+        twin = recorded(shapes)
+        if twin is not None:
+            twin.begin(self)
+        for step, (count, width) in enumerate(shapes):
+            batches = order[:, :count, step, :width]
+            parts = [self._part(batch, count) for batch in batches]
+            if self.turn.measures:
+                self._measure(parts, batches[0], count)
+            else:
+                (self if twin is None else twin).take(parts, count)
+        if twin is not None:
+            twin.end(self)
+
+    def twin(self) -> _Stack:
+        """Return the same with tensors of its own."""
+        found = same_fields(self)
+        found.labels = None if self.labels is None else self.labels.clone()
+        found.own, found.fixed, found.anchor, found.shift = map(copy, (self.own, self.fixed, self.anchor, self.shift))
+        found.stepper = Stepper(self.turn, found.own, self.stepper.memory, stacked=len(self.bundle))
+        return found
+
+    def read(self) -> list[Tensor]:
+        """Return all tensors that a step reads, batches apart, in an order that is the same for stacks of one kind."""
+        trees = self.own, self.fixed, self.anchor, self.shift, self.stepper.memory
+        found = [tree[key] for tree in trees for key in sorted(tree)]
+        return found if self.labels is None else [*found, self.labels]
+
+    def written(self) -> list[Tensor]:
+        """Return the tensors that a step writes, likewise."""
+        return [tree[key] for tree in (self.own, self.stepper.memory) for key in sorted(tree)]
 
     def _order(self) -> Tensor:
         """Return sample numbers (orders × clients × steps × batch), −1 where there is none."""
@@ -201,49 +233,56 @@ class _Stack:
             order[:, place, : own.shape[1], : own.shape[2]] = own
         return order
 
-    def _batch(self, batches: Tensor, count: int) -> None:
+    def take(self, parts: Sequence[Part], count: int) -> None:
+        """Take the steps of a batch, of which there is one in each order, of the first clients."""
         turn, follow = self.turn, self.turn.correction.follow
-        parts = [self._rows(batch, count) for batch in batches]
-        given = {key: leaf[:count] for key, leaf in self.given.items()}
         weights = {key: leaf[:count] for key, leaf in self.own.items()}
         for _ in range(turn.repeats):
-            gradients = turn.direction.of(self._slope(parts, count), weights, given)
-            if turn.measures:
-                return self._measure(gradients, self._counts(batches[0] >= 0, parts[0][0]).sum(1), count)
+            gradients = self._gradients(parts, count)
             anchor, shift = ({k: leaf[:count] for k, leaf in tree.items()} for tree in (self.anchor, self.shift))
             self.stepper.step(weights, gradients, anchor, shift, count)
         if follow:
             for key, leaf in self.anchor.items():
                 leaf[:count].lerp_(weights[key], follow)
-        return None
 
-    def _measure(self, gradients: Tree, counted: Tensor, count: int) -> None:
+    def _gradients(self, parts: Sequence[Part], count: int) -> Tree:
+        """Return the directions of the first clients' next step."""
+        given, weights = ({key: leaf[:count] for key, leaf in tree.items()} for tree in (self.given, self.own))
+        return self.turn.direction.of(self._slope(parts, count), weights, given)
+
+    def _measure(self, parts: Sequence[Part], batch: Tensor, count: int) -> None:
         """Add a batch's gradients to the means, by its share of the client's samples; zero where a client is done."""
+        counted = self._counts(batch >= 0, self._rows(batch, count)).sum(1)
         whole = self._counts(self.samples.there, self.samples.rows)[:count].sum(1)
         share, padded = (counted / whole).to(self.task.number_format), dict[str, torch.Tensor]()
-        for key, slope in gradients.items():
+        for key, slope in self._gradients(parts, count).items():
             part = slope * share.reshape(-1, *(1,) * (slope.ndim - 1))
             padded[key] = torch.cat([part, part.new_zeros(len(self.bundle) - count, *part.shape[1:])])
         self.stepper.measure(padded, 1.0)
 
-    def _rows(self, batch: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return the row numbers of a batch, and what each sample counts in its client's mean."""
-        rows = self.samples.rows[:count].gather(1, batch.clamp(min=0))
+    def _rows(self, batch: Tensor, count: int) -> Tensor:
+        """Return the row numbers of a batch, whose short ends are filled up."""
+        return self.samples.rows[:count].gather(1, batch.clamp(min=0))
+
+    def _part(self, batch: Tensor, count: int) -> Part:
+        """Return the samples of a batch, and what each counts in its client's mean."""
+        rows = self._rows(batch, count)
         counted = self._counts(batch >= 0, rows)
-        return rows, (counted / counted.sum(1, keepdim=True)).to(self.task.number_format)
+        share = (counted / counted.sum(1, keepdim=True)).to(self.task.number_format)
+        return Part(self.x[rows], self.y[rows], share)
 
     def _counts(self, there: Tensor, rows: Tensor) -> Tensor:
         """Return what every sample counts: its weight, or one; nothing where it only fills up a batch."""
         return there.to(self.task.number_format) if self.w is None else there * self.w[rows]
 
-    def _slope(self, parts: Sequence[tuple[Tensor, Tensor]], count: int) -> Callable[..., Tree]:
+    def _slope(self, parts: Sequence[Part], count: int) -> Callable[..., Tree]:
         """Return the gradients of all clients as a function of their weights."""
         decay = self.stepper.in_gradient
 
         def slope(weights: Mapping[str, Tensor], order: int = 0) -> Tree:
-            rows, share = parts[order]
+            x, y, share = parts[order]
             own = {key: leaf.detach().expand(count, *leaf.shape[1:]).requires_grad_() for key, leaf in weights.items()}
-            loss = self._loss(own, self.x[rows], self.y[rows], share, count)
+            loss = self._loss(own, x, y, share, count)
             found = torch.autograd.grad(loss, list(own.values()), allow_unused=True)
             return {
                 key: slope.add(leaf.detach(), alpha=decay) if decay else slope

@@ -128,7 +128,8 @@ def _horizontal(x: Scale, against: Axis, unit: str) -> tuple[Ticks, str]:
         return Ticks(whole, lambda value: f"{value:,.0f}"), "rounds"
     if against == "clock":
         second, name = time_unit(x.high)
-        return Ticks(x.ticks(5), lambda value: significant(value / second)), name + (", logarithmic" if x.log else "")
+        ticks = Ticks(x.ticks(5, second), lambda value: significant(value / second))
+        return ticks, name + (", logarithmic" if x.log else "")
     if x.log:
         return Ticks(x.ticks(5), _short), f"{unit}, logarithmic" if unit == "FLOP" else "bytes, logarithmic"
     factor, prefix = prefix_for(x.high)

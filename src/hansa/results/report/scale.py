@@ -22,11 +22,12 @@ class Scale:
         low, high, value = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
-    def ticks(self, count: int) -> list[float]:
-        """Return about `count` round values at most within the range."""
-        values = log_ticks(self.low, self.high, count) if self.log else linear_ticks(self.low, self.high, count)
-        slack = 1e-9 * (self.high - self.low)
-        return [value for value in values if self.low - slack <= value <= self.high + slack]
+    def ticks(self, count: int, unit: float = 1.0) -> list[float]:
+        """Return about `count` values at most within the range that are round where they are read in a unit."""
+        low, high = self.low / unit, self.high / unit
+        values = log_ticks(low, high, count) if self.log else linear_ticks(low, high, count)
+        slack = 1e-9 * (high - low)
+        return [value * unit for value in values if low - slack <= value <= high + slack]
 
 
 def linear_scale(values: Sequence[float], start: float, end: float, *, floor: float | None = None) -> Scale:

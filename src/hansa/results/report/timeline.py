@@ -160,8 +160,7 @@ def _axis(told: Timeline, x: Scale, bottom: float) -> list[Markup]:
 
 def _time_ticks(x: Scale) -> tuple[Ticks, str]:
     second, unit = time_unit(x.high)
-    values = Scale(x.low / second, x.high / second, x.start, x.end).ticks(8)
-    return Ticks([value * second for value in values], lambda value: significant(value / second)), f"simulated {unit}"
+    return Ticks(x.ticks(8, second), lambda value: significant(value / second)), f"simulated {unit}"
 
 
 def _round_ticks(x: Scale) -> tuple[Ticks, str]:
