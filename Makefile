@@ -120,7 +120,7 @@ results-finetune: $(VENV)/all  ## docs/results/finetune.md: the whole EfficientN
 results-text: $(VENV)/all  ## docs/results/text.md: who speaks in Shakespeare, by MiniLM with LoRA after Fed3R; an hour of a core, HANSA_DEVICE=cuda is faster
 	$(BIN)/python experiments/text.py
 
-results-attacks: $(VENV)/all  ## docs/results/attacks.md: label flipping and recovery with a generator on the digits; minutes
+results-attacks: $(VENV)/all  ## docs/results/attacks.md: label flipping on the digits and CIFAR-10, and recovery with a generator; half an hour of a core
 	$(BIN)/python experiments/attacks.py
 
 results-channels: $(VENV)/all  ## docs/results/channels.md: accuracy and bytes of FedAvg through every channel; ten minutes
