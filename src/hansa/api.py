@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hansa.data.dataset import Scale
 from hansa.data.targets import Kind
 from hansa.engines.signals import STOPPING
 from hansa.errors import DamagedStore, Diverged, HansaError, require
@@ -52,6 +53,7 @@ def run(
     label: str = "",
     client: str = "",
     target: Kind | None = None,
+    scale: Scale | None = None,
     partition: Any = None,
     test: Any = None,
     features: Any = None,
@@ -70,7 +72,8 @@ def run(
     """Run a plan (an object, a file, or a shipped plan's name), or data, model and algorithm, and return its folder.
 
     Without a plan, `data` is a frame (with the names of its columns `label` and `client`), `(x, y)`, `(x, y, client)`,
-    `{client: (x, y)}`, a source, a data set or a federation; `model` a torch module or a piece; `algorithm` an
+    `{client: (x, y)}`, a source, a data set or a federation, and `scale="standard"` brings every column of arrays to
+    mean 0 and deviation 1, as columns of a frame are; `model` a torch module or a piece; `algorithm` an
     algorithm, a list of them or of phases, or a line of the papers' notation, each for so many `rounds`.  Pieces are
     objects or names of the catalogue.  Beside a plan, `data` and `model` stand in for its own.
 
@@ -79,7 +82,7 @@ def run(
     in a notebook bars `show` how it goes on.
     """
     objects = Objects(
-        data, label, client, target, partition, test, features, model, algorithm, rounds, metrics, engine, name
+        data, label, client, target, partition, test, features, model, algorithm, rounds, metrics, engine, name, scale
     )
     if plan is None:
         require(not changes, "The 'changes' are of a plan, and there is none: give the settings themselves.")

@@ -18,6 +18,7 @@ from forked import hansa
 from hansa.cli import sweeping
 from hansa.cli.sweeping import Processes, carry_out, run_sweep, search, sweep
 from hansa.errors import HansaError
+from hansa.io.store import in_use
 from hansa.plan.files import write_plan
 from hansa.plan.search import Range
 from hansa.plan.sweep import Axis, Result, Trial, axis, candidates, ranked, result, rungs, shortened, trials, validated
@@ -242,6 +243,22 @@ def test_a_sweep_that_is_stopped_keeps_its_runs_and_goes_on(tmp_path: Path) -> N
     assert Run.open(journal.parent).status == "interrupted"
     hansa(*words, cwd=tmp_path)
     assert Run.open(journal.parent).status == "finished"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
+def test_a_run_that_outlives_its_killed_sweep_is_waited_for(tmp_path: Path) -> None:
+    words = ("sweep", "digits-fedavg", "--over", f"{RATE}=0.1", "--set", "phases.0.rounds=300", "--out", "s")
+    process = subprocess.Popen([*sweeping.COMMAND, *words], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    journal = tmp_path / "s" / "0-00-lr=0.1-seed-0" / "rounds.jsonl"
+    deadline = time.monotonic() + 60
+    while not (journal.is_file() and journal.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait(60)
+    assert in_use(journal.parent)
+    told = hansa(*words, cwd=tmp_path).stderr
+    assert "Another process is at lr=0.1, seed 0; waiting for it." in told
+    assert Run.open(journal.parent).status == "finished" and not in_use(journal.parent)
 
 
 def test_a_plan_keeps_its_own_validation_samples() -> None:

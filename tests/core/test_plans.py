@@ -170,3 +170,26 @@ def test_an_objective_for_other_targets_is_refused_before_anything_is_written(
     with pytest.raises(HansaError, match=says):
         api.run(tmp_path / "plan.toml", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_several_wrong_settings_of_one_table_are_told_beside_a_misspelt_one() -> None:
+    local = {"lr": -1.0, "epochs": 0, "epoch": 2}
+    phases = [{"algorithm": {"name": "fedavg", "local": local}, "rounds": 0, "evaluate_every": 0}]
+    data = {"source": "digits", "partition": {"name": "dirichlet", "clients": 0, "alpha": -1.0}}
+    table = {"name": "a/b", "seed": -3, "data": data, "model": "mpl", "phases": phases}
+    with pytest.raises(HansaError) as caught:
+        plan_from_table(table, "bad", Path())
+    told = str(caught.value).splitlines()
+    wanted = (
+        "epoch'",
+        "'lr'",
+        "'epochs' of",
+        "'rounds'",
+        "'evaluate_every'",
+        "'clients'",
+        "'alpha'",
+        "'mpl'",
+        "'seed'",
+    )
+    assert all(sum(word in line for line in told) == 1 for word in wanted) and len(told) == len(wanted) + 1
+    assert "has '/' in it" in told[-2]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from hansa.cli import main
 from hansa.data.partitions.label import Dirichlet
 from hansa.data.sources.digits import Digits
 from hansa.data.split import TestSplit as Cut
+from hansa.errors import HansaError
 from hansa.models import given
 from hansa.models.dense import MLP
 from hansa.training.local import LocalTraining
@@ -83,7 +86,14 @@ def test_a_frame_is_read_by_its_columns_and_predicted_for(library: str) -> None:
     frame = frames.DataFrame({**table, "site": SITES})
     run = hansa.run(data=frame, label="ill", client="site", algorithm=Fed3R(), out="run")
     source = run.plan["data"]["source"]
-    assert source == {"name": "given", "form": "a frame", "label": "ill", "client": "site", "target": "classes"}
+    assert source == {
+        "name": "given",
+        "form": "a frame",
+        "label": "ill",
+        "client": "site",
+        "target": "classes",
+        "scale": "unit",
+    }
     assert run.data["clients"] == ["north", "south", "west"] and run.data["class_names"] == ["no", "so", "yes"]
     model = hansa.load_model(run)
     found = (model.predict(frame[["sex", "b", "a"]]) == np.asarray(frame["ill"])).mean()
@@ -279,3 +289,37 @@ def test_a_notebook_shows_how_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("IPython.get_ipython", lambda: SimpleNamespace(kernel=object()))
     hansa.run(data=clients(), algorithm=ONCE, rounds=2, out="run")
     assert "fedavg: 1 of 2 rounds" in shown[0] and "fedavg: 2 of 2 rounds" in shown[-1] and "<progress" in shown[-1]
+
+
+def test_arrays_may_be_scaled_by_sums_over_the_clients(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 240)
+    x = (rng.normal(size=(240, 4)) + 3 * np.eye(3, 4)[y]) * [1.0, 1e2, 1e4, 1e6]
+    arrays, settings = (x, y, np.repeat(["a", "b", "c"], 80)), {"algorithm": "fedavg", "rounds": 5}
+    bare = hansa.run(data=arrays, **settings, out=tmp_path / "bare")
+    scaled = hansa.run(data=arrays, scale="standard", **settings, out=tmp_path / "scaled")
+    assert scaled.summary["phases"][0]["metrics"]["test_accuracy"] > 0.8
+    assert bare.summary["phases"][0]["metrics"].get("test_accuracy", 0.0) < 0.8
+    assert (hansa.load_model(scaled).predict(x).astype(int) == y).mean() > 0.8  # which scales what it is given
+    again = hansa.resume(scaled.path, data=arrays)
+    assert again.summary == scaled.summary
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"data": "digits"}, "This data says its own scale: leave out scale='standard'."),
+        ({"data": {"a": (X, Y), "b": (X[:, :2], Y)}}, "Clients whose inputs differ share no scale"),
+        ({"data": (X, Y, SITES), "scale": "big"}, "The 'scale' of arrays must be one of unit, standard. Got 'big'."),
+    ],
+)
+def test_a_scale_that_has_no_place_is_refused(told: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(HansaError, match=re.escape(said)):
+        hansa.run(**{"scale": "standard", **told}, algorithm="fedavg", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_windows_of_several_channels_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    windows = np.zeros((30, 5, 3), np.float32)
+    with pytest.raises(HansaError, match=re.escape("Got float32 of shape 30×5×3: flatten windows or volumes")):
+        hansa.run(data=(windows, np.arange(30) % 2, np.repeat(["a", "b"], 15)), algorithm="fedavg", out=tmp_path / "r")

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from hansa.data import build_federation, dataset_from_arrays
+from hansa.data.dataset import Dataset
 from hansa.data.partitions.natural import Natural
+from hansa.data.sources.given import Given
 from hansa.data.sources.table import Csv
 from hansa.errors import HansaError
 
@@ -63,3 +65,25 @@ def test_polars_frames_are_taken_too() -> None:
     table, y, _ = frame()
     made = dataset_from_arrays(polars.DataFrame({"age": table["age"].to_numpy()}), polars.Series(y.to_list()))
     assert made.train.x.shape == (40, 1) and made.class_names == ("ill", "well")
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_frame_of_one_column_of_texts_is_for_an_encoder(library: str) -> None:
+    frames = pytest.importorskip(library)
+    texts = [f"the text of row {number}" for number in range(120)]
+    frame = frames.DataFrame({"text": texts, "topic": ["a", "b"] * 60, "shop": ["x", "x", "y", "y"] * 30})
+    made = Given(label="topic", client="shop").read(frame)
+    assert isinstance(made, Dataset) and made.train.x.tolist() == texts
+    few = frames.DataFrame({"text": ["up", "down"] * 60, "topic": ["a", "b"] * 60})
+    made = Given(label="topic").read(few)
+    assert isinstance(made, Dataset) and made.train.x.shape == (120, 2)  # a column per category
+
+
+def test_what_a_frame_cannot_hold_is_told_with_what_to_do() -> None:
+    texts = [f"row {number}" for number in range(120)]
+    frame = pandas.DataFrame({"n": range(120), "text": texts, "y": ["a", "b"] * 60})
+    with pytest.raises(HansaError, match="leave it out of the frame, or have a text encoder read it"):
+        Given(label="y").read(frame)
+    frame["text"] = pandas.date_range("2026-01-01", periods=120)
+    with pytest.raises(HansaError, match="neither number nor text; leave it out of the frame"):
+        Given(label="y").read(frame)

@@ -224,3 +224,14 @@ def test_a_ranking_is_sorted_by_what_is_pressed(browser, tmp_path) -> None:
     assert browser.evaluate(read) == ",".join(f"run {k}" for k in range(7))
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
     assert browser.complaints() == []
+
+
+def test_a_name_stays_in_sight_while_its_row_is_scrolled(browser, pages):
+    browser.open(pages["three"], *PHONE)
+    scrolled = """[...document.querySelectorAll(".scroll.more:has(table.named)")].map(frame => {
+      frame.scrollLeft = 60;
+      const name = frame.querySelector("tbody th").getBoundingClientRect();
+      return name.left >= frame.getBoundingClientRect().left && frame.scrollLeft > 0;
+    })"""
+    found = browser.evaluate(scrolled)
+    assert found and all(found)

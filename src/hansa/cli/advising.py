@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -52,7 +53,7 @@ def new_from(path: Path, data: str) -> None:
     draft, facts = looked_at(data)
     rule = advised(facts)[0]
     _write(path, draft, rule, facts)
-    print(printable(f"Wrote {path}: {rule.why(facts)}. Next: hansa run {path}"))
+    print(printable(f"Wrote {path}: {rule.why(facts)}. Next: {shlex.join(['hansa', 'run', str(path)])}"))
 
 
 def advise(data: str, out: Path, as_json: bool) -> None:
@@ -92,7 +93,8 @@ def _show(draft: Draft, facts: Facts, rules: list[Rule], files: Mapping[str, Pat
     for rule in rules:
         table.add_row(*map(plain, (str(files[rule.name]), rule.why(facts), f"docs/results/{rule.page}.md")))
     show(table)
-    show(plain(f"Next: hansa compare {' '.join(str(files[rule.name]) for rule in rules)}"), wrap=False)
+    words = shlex.join(["hansa", "compare", *(str(files[rule.name]) for rule in rules)])
+    show(plain(f"Next: {words}"), wrap=False)
 
 
 def _write(path: Path, draft: Draft, rule: Rule, facts: Facts) -> None:

@@ -13,12 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from hansa.cli.text import printable
-from hansa.results.by_class import ByClass, by_class
-from hansa.results.by_client import ByClient, by_client, few
 from hansa.results.columns import UNDEFINED, Column, column
 from hansa.results.privacy import privacy_text
 from hansa.results.reader import Run
-from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text, share_text, spread_text
+from hansa.results.report.format import bytes_text, flops_text, metric_text, seconds_text, spread_text
 from hansa.results.rows import Row, averaged, headlines, is_number, phases
 from hansa.results.spread import Spread, group_labels, repetitions
 
@@ -44,48 +42,6 @@ def show(what: Table | Text, *, wrap: bool = True) -> None:
 def bare_table() -> Table:
     """Return a table with a rule below its titles and no other lines."""
     return Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-
-
-def show_summary(run: Run) -> None:
-    """Show a run's phases in a table; of few clients another one, with each by its name, and of few classes too."""
-    show_comparison([run])
-    found = by_client(run)
-    clients = few(found)
-    for metric in dict.fromkeys(one.metric for one in found) if clients else ():
-        show_clients(clients, [one for one in found if one.metric == metric])
-    if (classes := by_class(run)) is not None:
-        show_classes(classes)
-
-
-def show_clients(clients: Sequence[str], found: Sequence[ByClient]) -> None:
-    """Show how every client fares after every phase, on test samples of its own, and who fares worst in the end."""
-    table, last = bare_table(), found[-1]
-    table.add_column("client")
-    for title in ("test samples", *(one.phase for one in found)):
-        table.add_column(plain(title), justify="right", no_wrap=True)
-    for client in clients:
-        told = [one.told(client) for one in found]
-        texts = ["–" if one is None else spread_text(last.metric, one) for one in told]
-        table.add_row(*map(plain, (client, str(last.samples.get(client, "–")), *texts)))
-    print()
-    show(table)
-    value = metric_text(last.metric, last.each[last.worst])
-    show(plain(f"Worst off: {last.worst}, with {last.metric.facts.title} {value}."), wrap=False)
-
-
-def show_classes(found: ByClass) -> None:
-    """Show how many test samples of every class are recognised, what the others are taken for, and the worst class."""
-    table = bare_table()
-    table.add_column("class")
-    for title in ("test samples", "recognised", "mostly taken for"):
-        table.add_column(title, justify="left" if title.startswith("mostly") else "right", no_wrap=True)
-    for name, told in found.each.items():
-        texts = (str(told.count), share_text(told), found.mistaken.get(name, "–"))
-        table.add_row(*map(plain, (name, *texts)))
-    print()
-    show(table)
-    worst = share_text(found.each[found.worst])
-    show(plain(f"Recognised least: {found.worst}, with {worst} of its test samples."), wrap=False)
 
 
 def show_comparison(runs: Sequence[Run]) -> None:

@@ -126,6 +126,7 @@ def compare(
     trust: TrustOwnCode = False,
 ) -> None:
     """Compare runs in one table: accuracy, rounds, bytes, FLOPs, seconds."""
+    from hansa.cli.by_name import show_named
     from hansa.cli.console import show_comparison
     from hansa.results import report as reports
     from hansa.results.reader import Run
@@ -137,6 +138,7 @@ def compare(
         print(json.dumps([asdict(row) for row in comparison(opened)], indent=1))
     else:
         show_comparison(opened)
+        show_named(opened)
     if page is not None:
         print(f"Wrote {reports.build(folders, page)}", file=sys.stderr)
     for one in opened:
@@ -162,14 +164,16 @@ def _run_or_plan(name: str, seed: int | None, out: Path, trust: bool) -> Path:
 
 
 def _finish(run: Any, as_json: bool) -> None:
-    from hansa.cli.console import show_summary
+    from hansa.cli.by_name import show_named
+    from hansa.cli.console import show_comparison
 
     for note in run.data.get("notes", ()):
         print(printable(f"Note: {note}"), file=sys.stderr)
     if as_json:
         print(json.dumps(run.summary, indent=1))
     else:
-        show_summary(run)
+        show_comparison([run])
+        show_named([run])
     _must_be_finished(run)
 
 

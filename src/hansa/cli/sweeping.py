@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from hansa.cli.text import printable
 from hansa.engines.signals import STOPPING
 from hansa.errors import HansaError, require
 from hansa.io.files import write_whole
+from hansa.io.store import in_use
 from hansa.plan.files import write_plan
 from hansa.plan.search import BATCH, Search, ends, require_values
 from hansa.plan.sweep import (
@@ -41,6 +43,7 @@ from hansa.results.reader import Run
 from hansa.results.report.format import spread_text
 
 ENDED = ("finished", "diverged")  # what need not go on
+GLANCE = 0.2  # seconds between two looks at whether another process is done
 COMMAND = (sys.executable, "-P", "-c", "from hansa.cli import main; main()")
 
 
@@ -125,22 +128,42 @@ class Processes:
         self._stopped = False
 
     def run(self, trial: Trial) -> Run | None:
-        """Run a trial, or go on with it; None where it was asked to stop before its end."""
+        """Run a trial, or go on with it; None where it was asked to stop before its end.
+
+        The run of a sweep that was killed goes on by itself; it is waited for, and gone on with where it did not end.
+        """
         log = trial.path.with_name(f"{trial.path.name}.log")
+        while True:
+            self._await_others(trial)
+            run = self._ended(trial)
+            if run is None and not self._stopped:
+                self._begin(trial, log)
+                run = self._ended(trial)
+            if run is not None or self._stopped:
+                return run
+            if not in_use(trial.path):  # by a process that began while ours did
+                break
+        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2] if log.is_file() else ""
+        told = last.removeprefix("hansa: ")
+        raise HansaError(f"The run of {trial.title} did not end: {told} All it said is in '{log}'.")
+
+    def _await_others(self, trial: Trial) -> None:
+        if in_use(trial.path):
+            print(printable(f"Another process is at {trial.title}; waiting for it."), file=sys.stderr)
+        while in_use(trial.path) and not self._stopped:
+            time.sleep(GLANCE)
+
+    def _begin(self, trial: Trial, log: Path) -> None:
         words = ["run", str(trial.plan_path), "--out", str(trial.path)]
         if trial.done() is None:
             write_whole(trial.plan_path, write_plan(trial.plan))
         else:
             words = ["resume", str(trial.path)]
-        if not self._stopped:
-            self._wait([*COMMAND, *words, *self._options], log)
+        self._wait([*COMMAND, *words, *self._options], log)
+
+    def _ended(self, trial: Trial) -> Run | None:
         run = trial.done()
-        if run is not None and run.status in ENDED:
-            return run
-        last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2] if log.is_file() else ""
-        told = last.removeprefix("hansa: ")
-        require(self._stopped, f"The run of {trial.title} did not end: {told} All it said is in '{log}'.")
-        return None
+        return run if run is not None and run.status in ENDED else None
 
     def _wait(self, command: Sequence[str], log: Path) -> None:
         # In a session of their own: a keyboard's Ctrl-C reaches the sweep alone, which asks every run once.

@@ -53,10 +53,11 @@ def _images(x: Array, what: str) -> Array:
 
 
 def _vectors(x: Array, what: str) -> Array:
+    cure = ": flatten windows or volumes, as x.reshape(len(x), -1) does" if x.ndim > 2 else ""
     require(
         x.ndim == 2,
         f"{what} must be n × features, or uint8 images with values 0 to 255. "
-        f"Got {x.dtype} of shape {'×'.join(map(str, x.shape))}.",
+        f"Got {x.dtype} of shape {'×'.join(map(str, x.shape))}{cure}.",
     )
     with np.errstate(over="ignore"):  # an overflow shows as Inf, which is told below
         x = x.astype(np.float32, copy=False)

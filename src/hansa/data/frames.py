@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from hansa.data.sources.columns import Features, beside, encode
+from hansa.data.sources.columns import Cures, Features, beside, encode
 from hansa.errors import require
 
 LIBRARIES = ("pandas", "polars")
 CATEGORIES = 100  # different texts of a column; one with more is no category
+CURES = Cures(
+    "leave it out of the frame",
+    "leave it out of the frame, or have a text encoder read it: give it alone, as a series, with features=…",
+)
 
 
 def _of(value: Any, kind: str) -> bool:
@@ -35,6 +39,13 @@ def from_series(value: Any) -> Any:
     return found
 
 
+def is_prose(series: Any) -> bool:
+    """Tell whether a series holds texts of which too many differ to be categories."""
+    values = np.asarray(series)
+    texts = values.dtype.kind in "OUT" and all(isinstance(one, str) for one in values)
+    return texts and len({*values}) > CATEGORIES
+
+
 def frame_columns(train: Any, test: Any = None) -> list[Features]:
     """Return the columns of one or two frames as numbers, a column for every category that one of them has."""
     require(
@@ -45,7 +56,7 @@ def frame_columns(train: Any, test: Any = None) -> list[Features]:
     require(
         len({*names}) == 1, f"The test frame has other columns than the training frame: {names[-1]} and {names[0]}."
     )
-    parts = [encode(one, one.column_names, CATEGORIES) for one in tables]
+    parts = [encode(one, one.column_names, CATEGORIES, cures=CURES) for one in tables]
     both = beside(parts)
     ends = np.cumsum([len(part.values) for part in parts])[:-1]
     return [Features(both.source, both.category, _known(rows, both)) for rows in np.split(both.values, ends)]

@@ -76,25 +76,13 @@ def _read_dataclass(cls: type[Any], table: object, where: str, reading: _Reading
             reading.problems.append(f"The setting '{where}.{field.name}' is missing.".replace("'.", "'"))
             whole = False
     make = functools.partial(dataclasses.replace, default) if type(default) is cls else cls
-    made = _construct(make, values, where, reading) if whole else None
-    return _stand_in(make, values if not whole else {}) if made is None else made
+    return _construct(make, values, where, reading, whole)
 
 
 def _stands_in(value: object) -> bool:
     """Tell whether there is something in the place of a setting that is wrong inside."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
     return all(one is not None for one in inner)
-
-
-def _stand_in(make: Callable[..., Any], values: Table) -> Any:
-    """Make something of what is right, so that the table around is checked too; None where that does not do.
-
-    It never leaves the reading, which ends with the problems.
-    """
-    try:
-        return make(**values)
-    except (ValueError, TypeError):
-        return None
 
 
 def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
@@ -105,12 +93,29 @@ def _named(cls: type[Any], key: str, hint: Any, raw: object) -> object:
     return {"name": name_of(kind, default), **raw}
 
 
-def _construct(make: Callable[..., Any], values: Table, where: str, reading: _Reading) -> Any:
-    try:
-        return make(**values)
-    except HansaError as error:
-        reading.problems.append(f"In '{where}': {error}" if where else str(error))
-        return None
+def _construct(make: Callable[..., Any], values: Table, where: str, reading: _Reading, whole: bool) -> Any:
+    """Make something of a table, and tell everything that is wrong with it; None where nothing can be made.
+
+    A setting that is told to be wrong is left out, so that the others and the table around are checked too.  What
+    comes of that never leaves the reading, which ends with the problems.  Of what was read in part, or left out, an
+    error is told where it names a setting that is there and none that is not: others may follow from what is missing.
+    """
+    left, told = dict(values), whole
+    while True:
+        try:
+            return make(**left)
+        except HansaError as error:
+            named = [key for key in left if f"'{key}'" in str(error)]
+            if told or (named and not any(f"'{key}'" in str(error) for key in values if key not in left)):
+                reading.problems.append(f"In '{where}': {error}" if where else str(error))
+            if not named:
+                return None
+            del left[named[0]]
+            told = False
+        except (ValueError, TypeError):
+            if told:  # a defect, and none of the table's
+                raise
+            return None
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:

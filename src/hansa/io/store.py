@@ -123,6 +123,19 @@ class MemoryStore:
         return self._progress
 
 
+def _lock_of(store: Path) -> Path:
+    return store.with_name(f"{store.name}-lock")
+
+
+def in_use(run: Path) -> bool:
+    """Tell whether another process is writing to a run folder."""
+    try:
+        with _lock_of(checkpoint_of(run)).open("rb+") as lock:
+            return not take(lock)
+    except FileNotFoundError:
+        return False
+
+
 class DiskStore:
     """A store in one SQLite file: transactions make a commit atomic, and memory holds what was put of late only.
 
@@ -156,7 +169,7 @@ class DiskStore:
         """Return the lock that makes this process the only writer."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_name(f"{self.path.name}-lock").open("ab")
+            lock = _lock_of(self.path).open("ab")
         except OSError as error:
             raise StoreFault(f"The checkpoint '{self.path}' cannot be written: {error.strerror}.") from error
         if not take(lock):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hansa.contract import Algorithm
-from hansa.data.dataset import Dataset
+from hansa.data.dataset import SCALES, Dataset
 from hansa.data.federation import Federation
 from hansa.data.frames import is_frame
 from hansa.data.sources.given import Given
@@ -51,11 +51,14 @@ class Objects:
     metrics: Any = None
     engine: Any = None
     name: str | None = None
+    scale: Any = None
 
     def plan(self, trust: Trust) -> tuple[Plan, Data]:
         """Return the plan that these objects make, and the data where they are the caller's own."""
         for key, what in (("data", "the data to learn from"), ("algorithm", "an algorithm or a list of phases")):
             require(getattr(self, key) is not None, f"A run without a plan needs {what}: give {key}=….")
+        own = isinstance(self.data, (str, DataPlan, Dataset, Federation)) or hasattr(self.data, "load")
+        require(self.scale is None or not own, f"This data says its own scale: leave out scale={self.scale!r}.")
         section, data = self._data()
         table: Table = {"data": section, "phases": _phases(self.algorithm, self.rounds)}
         for kind in ("model", "engine"):
@@ -69,7 +72,7 @@ class Objects:
 
     def beside(self, plan: Plan) -> tuple[Plan, Data]:
         """Return a plan whose data or model these objects stand in for; all else is the plan's to say."""
-        stands_in = ("data", "label", "client", "target", "model")
+        stands_in = ("data", "label", "client", "target", "scale", "model")
         more = [one.name for one in dataclasses.fields(self) if getattr(self, one.name) not in (None, "")]
         odd = [name for name in more if name not in stands_in]
         says = f"The plan says its own {' and '.join(odd)}"
@@ -84,7 +87,9 @@ class Objects:
         return dataclasses.replace(plan, data=dataclasses.replace(plan.data, source=source)), made
 
     def _read(self) -> tuple[Given, Dataset | Federation]:
-        reader = Given(label=self.label, client=self.client, target=self.target)
+        scale: Any = "unit" if self.scale is None else self.scale
+        require(scale in SCALES, f"The 'scale' of arrays must be one of {', '.join(SCALES)}. Got {scale!r}.")
+        reader = Given(label=self.label, client=self.client, target=self.target, scale=scale)
         made = reader.read(self.data)
         return reader.of(self.data, made), made
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hansa.results.reader import Run
@@ -21,9 +22,24 @@ class ByClass:
     mistaken: Mapping[str, str]
 
     @property
-    def worst(self) -> str:
-        """The class that is recognised least."""
-        return min(self.each, key=lambda name: self.each[name].mean)
+    def worst(self) -> list[str]:
+        """The classes that are recognised least; none where all are alike."""
+        means = [told.mean for told in self.each.values()]
+        return [name for name, told in self.each.items() if told.mean == min(means) < max(means)]
+
+    @property
+    def mean(self) -> float:
+        """The share that is recognised, every class counted once."""
+        return statistics.fmean(told.mean for told in self.each.values())
+
+
+def over_seeds(found: Sequence[ByClass]) -> ByClass:
+    """Return several seeds as one: the mean of every class's share and its standard deviation."""
+    if len(found) == 1:
+        return found[0]
+    names = dict.fromkeys(name for one in found for name in one.each)
+    each = {name: Spread.of([one.each[name].mean for one in found if name in one.each]) for name in names}
+    return ByClass(found[0].phase, each, {})
 
 
 def by_class(run: Run) -> ByClass | None:

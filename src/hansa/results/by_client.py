@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from hansa.results.columns import HEADLINE_NAMES, Column, column
 from hansa.results.reader import Run
-from hansa.results.rows import is_number, phases
+from hansa.results.rows import Row, is_number, phases
 from hansa.results.spread import Spread, share
 
 if TYPE_CHECKING:
     import pyarrow
 
-FEW = 24  # clients that a table has room for by name
+FEW = 40  # clients that a table has room for by name
+ALONE = "local"  # the algorithm of clients that learn from nobody
 
 
 @dataclass(frozen=True)
@@ -23,18 +24,12 @@ class ByClient:
     """A metric of all clients at the evaluation that a run's phase is known by."""
 
     phase: str
-    algorithm: str
+    alone: bool  # whether clients have learnt from nobody until then
     round: int
     metric: Column
     each: Mapping[str, float]
     samples: Mapping[str, int]  # that each is tested on
     final: bool
-
-    @property
-    def worst(self) -> str:
-        """The client that fares worst."""
-        first = min if self.metric.facts.higher else max
-        return first(self.each, key=lambda client: self.each[client])
 
     def told(self, client: str) -> Spread | None:
         """Return a client's value; of a share of samples also its standard error."""
@@ -63,26 +58,32 @@ def by_client(run: Run) -> list[ByClient]:
 
 
 def _of_table(run: Run, table: pyarrow.Table) -> list[ByClient]:
-    import pyarrow.compute as compute
-
-    places = sorted({record["phase"] for record in run.rounds})
-    rows = dict(zip(places, phases(run), strict=False))
-    numbers, found = sorted(table["phase"].unique().to_pylist()), list[ByClient]()
-    for phase in numbers:
-        here = table.filter(compute.equal(table["phase"], phase))
-        rounds, row = here["round"].unique().to_pylist(), rows.get(phase)
-        shown = row.evaluated if row is not None and row.evaluated in rounds else max(rounds)
-        here = here.filter(compute.equal(here["round"], shown))
-        clients, tests = here["client"].to_pylist(), here["test_samples"].to_pylist()
-        title, algorithm = str(here["phase_name"][0]), row.algorithm if row is not None else ""
-        for name in sorted(HEADLINE_NAMES & set(here.column_names)):
-            pairs = zip(clients, here[name].to_pylist(), strict=True)
-            each = {client: float(value) for client, value in pairs if is_number(value)}
-            samples, metric = dict(zip(clients, tests, strict=True)), column(f"client_{name}_mean")
+    """Read columns as lists: whatever else Arrow can do with rows would import pandas, where it is installed."""
+    metrics = sorted(HEADLINE_NAMES & set(table.column_names))
+    wanted = ("phase", "round", "client", "test_samples", "phase_name", *metrics)
+    columns = {name: table[name].to_pylist() for name in wanted}
+    rounds = dict[int, set[int]]()
+    for phase, when in zip(columns["phase"], columns["round"], strict=True):
+        rounds.setdefault(phase, set()).add(when)
+    rows = dict(zip(sorted({record["phase"] for record in run.rounds}), phases(run), strict=False))
+    found = list[ByClient]()
+    for phase in sorted(rounds):
+        row, last = rows.get(phase), phase == max(rounds)
+        shown = row.evaluated if row is not None and row.evaluated in rounds[phase] else max(rounds[phase])
+        pairs = enumerate(zip(columns["phase"], columns["round"], strict=True))
+        here = [place for place, one in pairs if one == (phase, shown)]
+        samples = {columns["client"][place]: columns["test_samples"][place] for place in here}
+        title, alone = str(columns["phase_name"][here[0]]), _alone(run, [rows[one] for one in rows if one <= phase])
+        for name in metrics:
+            each = {columns["client"][at]: float(columns[name][at]) for at in here if is_number(columns[name][at])}
             if each:
-                last = phase == numbers[-1]
-                found.append(ByClient(title, algorithm, shown, metric, each, samples, last))
+                found.append(ByClient(title, alone, shown, column(f"client_{name}_mean"), each, samples, last))
     return found
+
+
+def _alone(run: Run, so_far: Sequence[Row]) -> bool:
+    """Tell whether clients have learnt from nobody in the phases so far, nor in a run before this one."""
+    return not run.plan.get("start") and bool(so_far) and all(row.algorithm == ALONE for row in so_far)
 
 
 def few(found: Sequence[ByClient]) -> list[str]:

@@ -179,7 +179,7 @@ class Run:
         import pyarrow.parquet
 
         try:
-            return pyarrow.parquet.read_table(path)
+            return pyarrow.parquet.ParquetFile(path).read()  # read_table imports pandas where it is installed
         except (pyarrow.ArrowException, OSError) as error:
             raise HansaError(f"The file '{path}' is damaged and cannot be read. Remove it or run again.") from error
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hansa.data.arrays import dataset_from_arrays
-from hansa.data.dataset import Dataset
+from hansa.data.dataset import Dataset, Scale
 from hansa.data.federation import Federation, federation_from_clients
-from hansa.data.frames import is_frame
+from hansa.data.frames import is_frame, is_prose
 from hansa.data.targets import Kind, Real
 from hansa.errors import HansaError, did_you_mean, require
 
@@ -26,6 +26,7 @@ class Given:
     label: str = ""  # of a frame, the column with the labels …
     client: str = ""  # … and the one with the clients' names
     target: Kind | None = None  # whether labels are classes or real numbers
+    scale: Scale = "unit"  # of arrays, whether every column or colour has mean 0 and deviation 1
 
     def load(self) -> Dataset:
         """Refuse: nothing but the caller has the data."""
@@ -39,20 +40,25 @@ class Given:
         if isinstance(data, (Dataset, Federation)):
             return data
         if is_frame(data):
+            says = "The columns of a frame are scaled as those of a table"
+            require(self.scale == "unit", f"{says}: leave out scale={self.scale!r}.")
             return self._of_frame(data)
         told = [f"{name} = {value!r}" for name in ("label", "client") if (value := getattr(self, name))]
         require(not told, f"The setting {' and '.join(told)} names a column, and the data is no frame: leave it out.")
         if isinstance(data, Mapping):
             return self._of_clients(data)
         if isinstance(data, (tuple, list)) and len(data) in (2, 3):
-            return dataset_from_arrays(*data, target=self.target)
+            return dataset_from_arrays(*data, **self._kind())
         raise HansaError(f"The 'data' must be {FORMS}. Got {_shown(data)}.")
 
     def of(self, data: Any, made: Dataset | Federation) -> Given:
         """Return the record of an object that was read."""
         form = "a federation" if isinstance(data, Federation) else "a data set" if isinstance(data, Dataset) else ""
         form = form or ("a frame" if is_frame(data) else "clients" if isinstance(data, Mapping) else "arrays")
-        return Given(form, self.label, self.client, "real" if isinstance(made.target, Real) else "classes")
+        return Given(form, self.label, self.client, "real" if isinstance(made.target, Real) else "classes", self.scale)
+
+    def _kind(self) -> dict[str, Any]:
+        return {"target": self.target, "scale": self.scale}
 
     def _of_frame(self, frame: Any) -> Dataset:
         columns = {str(column): column for column in frame.columns}
@@ -64,7 +70,8 @@ class Given:
         inputs = [column for name, column in columns.items() if name not in (self.label, self.client)]
         require(len(inputs) > 0, "The frame has no columns beside its labels and clients: nothing to learn from.")
         client = frame[columns[self.client]] if self.client else None
-        return dataset_from_arrays(frame[inputs], frame[columns[self.label]], client, target=self.target)
+        x = frame[inputs[0]] if len(inputs) == 1 and is_prose(frame[inputs[0]]) else frame[inputs]
+        return dataset_from_arrays(x, frame[columns[self.label]], client, target=self.target)
 
     def _of_clients(self, clients: Mapping[Any, Any]) -> Dataset | Federation:
         says = "A mapping of clients must hold (x, y) or (x, y, x_test, y_test) for each"
@@ -74,6 +81,8 @@ class Given:
         held = {str(name): [np.asarray(one) for one in arrays] for name, arrays in clients.items()}
         alike = {(len(arrays), *(x.shape[1:] for x in arrays[::2])) for arrays in held.values()}
         if len(alike) != 1 or not {len(arrays) for arrays in held.values()} <= {2, 4}:
+            says = "Clients whose inputs differ share no scale"
+            require(self.scale == "unit", f"{says}: leave out scale={self.scale!r}.")
             return federation_from_clients({name: tuple(arrays) for name, arrays in held.items()}, target=self.target)
         for name, arrays in held.items():
             for x, y in zip(arrays[::2], arrays[1::2], strict=True):
@@ -84,7 +93,7 @@ class Given:
         parts = [np.concatenate(part) for part in zip(*held.values(), strict=True)]
         sizes = [[len(arrays[place]) for arrays in held.values()] for place in range(0, len(parts), 2)]
         tested = {} if len(parts) == 2 else _tests(parts[2], parts[3], np.repeat([*held], sizes[1]))
-        return dataset_from_arrays(parts[0], parts[1], np.repeat([*held], sizes[0]), target=self.target, **tested)
+        return dataset_from_arrays(parts[0], parts[1], np.repeat([*held], sizes[0]), **self._kind(), **tested)
 
 
 def _tests(x: Any, y: Any, client: Any) -> dict[str, Any]:

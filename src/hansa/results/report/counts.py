@@ -5,35 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hansa.results.by_class import FEW, ByClass, by_class
+from hansa.results.by_class import FEW, ByClass, by_class, over_seeds
 from hansa.results.columns import PLACES
 from hansa.results.reader import Run
 from hansa.results.report.format import count_text, share_text, significant
 from hansa.results.report.frame import figure
 from hansa.results.report.markup import Markup, element, join
+from hansa.results.report.ranking import MOST_CARDS
 from hansa.results.report.tables import table
 
 NOTES = {"confusion": "Rows are true classes, columns predicted ones; the darker, the larger the share of its row."}
 
 
-def recognised(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:
-    """Show a row per class and a column per run: the share of its test samples that is recognised in the end."""
-    found = [(label, one) for run, label in zip(runs, labels, strict=True) if (one := by_class(run)) is not None]
-    names = dict.fromkeys(name for _, one in found for name in one.each)
+def recognised(groups: Sequence[Sequence[Run]], labels: Sequence[str]) -> Markup | None:
+    """Show how much of every class's test samples is recognised in the end: a column per run, or of many a row."""
+    found = []
+    for group, label in zip(groups, labels, strict=True):
+        if told := [one for run in group if (one := by_class(run)) is not None]:
+            found.append((told[0].phase if groups == [[group[0]]] else label, over_seeds(told), len(told) == 1))
+    names = list(dict.fromkeys(name for _, one, _ in found for name in one.each))
     if not names:
         return None
-    rows = [element("tr", element("th", name, scope="row"), *(_share(one, name) for _, one in found)) for name in names]
-    title, shown = "Recognised of every class", [label if len(runs) > 1 else one.phase for label, one in found]
-    note = "The worst of a column is marked. After ± is the standard error that so many test samples leave."
-    whole = table(["Class", *shown], rows, title, "named")
+    title = "Recognised of every class"
+    if len(found) > MOST_CARDS:
+        ranked = sorted(found, key=lambda told: -told[1].mean)
+        rows = [_row(label, [_share(one, name, alone) for name in names]) for label, one, alone in ranked]
+        whole = table(["Run", *names], rows, title, "named")
+    else:
+        rows = [_row(name, [_share(one, name, alone) for _, one, alone in found]) for name in names]
+        whole = table(["Class", *(label for label, _, _ in found)], rows, title, "named")
+    note = "A run's worst class is marked. After ± is the standard error that so many test samples leave"
+    note += "." if all(alone for _, _, alone in found) else ", or of several seeds the standard deviation over them."
     return element("div", element("h3", title), whole, element("p", note, class_="note"))
 
 
-def _share(one: ByClass, name: str) -> Markup:
+def _row(name: str, cells: Sequence[Markup]) -> Markup:
+    return element("tr", element("th", name, scope="row"), *cells)
+
+
+def _share(one: ByClass, name: str, alone: bool) -> Markup:
     if name not in one.each:
         return element("td", "–")
-    told = element("small", f"of {count_text(one.each[name].count)}")
-    return element("td", share_text(one.each[name]), told, class_="worst" if one.worst == name else None)
+    told = element("small", f"of {count_text(one.each[name].count)}") if alone else None
+    return element("td", share_text(one.each[name]), told, class_="worst" if name in one.worst else None)
 
 
 def section(runs: Sequence[Run], labels: Sequence[str]) -> Markup | None:

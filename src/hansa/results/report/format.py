@@ -99,6 +99,16 @@ def share_text(spread: Spread) -> str:
     return f"{100 * spread.mean:.1f} ± {100 * (spread.std or 0.0):.1f} %"
 
 
+def gain_text(column: Column, gain: Spread | None) -> str:
+    """Write how much better something is, with its sign; of shares in percentage points: +3.1 ± 2.4."""
+    if gain is None or not math.isfinite(gain.mean):
+        return "–"
+    factor = 100 if column.facts.percent else 1
+    parts = (factor * gain.mean, None if gain.std is None else factor * gain.std)
+    texts = [f"{abs(one):.1f}" if column.facts.percent else significant(abs(one)) for one in parts if one is not None]
+    return ("−" if gain.mean < 0 and float(texts[0]) else "+") + " ± ".join(texts)
+
+
 COSTS: Mapping[str, Callable[[float], str]] = {
     "rounds": count_text,
     "bytes": bytes_text,

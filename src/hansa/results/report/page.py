@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from importlib.resources import files
 
-from hansa.results.privacy import privacy_text
 from hansa.results.reader import Record, Run, facts_in, labels
 from hansa.results.report import (
     attacks,
@@ -26,11 +24,10 @@ from hansa.results.report import (
     timeline,
 )
 from hansa.results.report import phases as changes
-from hansa.results.report.format import bytes_text, count_text, flops_text, seconds_text, spread_text
+from hansa.results.report.cards import card, together
 from hansa.results.report.markup import Child, Markup, element
 from hansa.results.report.ranking import MOST_CARDS, ranking
-from hansa.results.rows import Headline, Row, averaged, phases, spread_of, total
-from hansa.results.spread import group_labels, repetitions
+from hansa.results.rows import phases, total
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 WIDE_RANGE = 5.0
@@ -45,7 +42,7 @@ def page(runs: Sequence[Run]) -> str:
         _header(runs, title),
         _curves(runs, names),
         _comparison(runs),
-        _named_clients(runs, names),
+        _named_clients(runs),
         _counts(runs, names),
         _changes(runs, names),
         _classes(runs, names),
@@ -98,90 +95,13 @@ def _section(title: str, lead: Child, *content: Child, **attributes: object) -> 
 def _header(runs: Sequence[Run], title: str) -> Markup:
     several = len(runs) > 1
     brand, heading = element("p", "Hansa report", class_="brand"), element("h1", title)
-    together = _together(runs)
-    if len(together[0]) > MOST_CARDS:
+    found = together(runs)
+    if len(found[0]) > MOST_CARDS:
         lead = "The best first, by the last evaluation or the round that validation chose. Press a title to sort by it."
-        return element("header", brand, heading, element("p", lead, class_="lead"), ranking(*together))
-    named = zip(*together, strict=True)
-    cards = [_card(group, name, colour, several=several) for group, name, colour in named]
+        return element("header", brand, heading, element("p", lead, class_="lead"), ranking(*found))
+    named = zip(*found, strict=True)
+    cards = [card(group, name, colour, several=several) for group, name, colour in named]
     return element("header", brand, heading, element("div", *cards, class_="cards" if several else "cards one"))
-
-
-def _together(runs: Sequence[Run]) -> tuple[list[list[Run]], list[str], list[int]]:
-    """Return the runs with several seeds of one plan together, their names, and the colour of each one's first run."""
-    found = repetitions(runs)
-    place = {id(run): number for number, run in enumerate(runs)}
-    return found, group_labels(found), [place[id(group[0])] for group in found]
-
-
-def _card(group: Sequence[Run], name: str, colour: int, *, several: bool) -> Markup:
-    """Show what a run deploys and what it took, never its best test.  A run alone is named by the page's title."""
-    run, wholes = group[0], [total(told) for one in group if (told := phases(one))]
-    rows = phases(run)
-    found = rows[-1].headline if rows else None
-    diverged = bool(rows and rows[-1].metrics and not found)
-    about = "The model's outputs are no numbers" if diverged else "No round was evaluated yet"
-    about = _about(found, rows[-1].exploded) if found else about
-    about += f"; mean ± standard deviation of {len(group)} seeds" if len(group) > 1 else ""
-    about += _since(rows[-1]) if rows else ""
-    spread = spread_of(wholes, found.column.name) if found else None
-    shown = element("p", spread_text(found.column, spread) if found and spread else "–", class_="value")
-    return element(
-        "article",
-        element("h3", tables.swatch(colour), name, _badge(run)) if several else _badge(run),
-        element("div", shown, element("p", about, class_="about")),
-        element("div", _spent(averaged(wholes)) if rows else None, element("p", _facts(group, rows), class_="fact")),
-        class_=f"card c{colour % 8}",
-    )
-
-
-def _about(found: Headline, exploded: bool) -> str:
-    """Tell which metric it is, of which round, and how that round was chosen."""
-    when = "at the round that validation chose" if found.deployed else "at the last evaluation"
-    lower = "" if found.column.facts.higher else "; lower is better"
-    return f"{found.column.title} {when}, round {found.round}{lower}{'; the loss exploded' if exploded else ''}"
-
-
-def _since(row: Row) -> str:
-    """Tell that clients were forgotten after the rounds that the curves show."""
-    many = len(row.forgotten)
-    who = f"{many} client{'s were' if many > 1 else ' was'} forgotten"
-    known = "evaluated again" if row.metrics else "not evaluated again"
-    return f"; after it {who} and the model was {known}, while curves show the rounds as they were" if many else ""
-
-
-def _badge(run: Run) -> Markup | None:
-    return None if run.status == "finished" else element("span", run.status, class_="badge")
-
-
-def _spent(whole: Row) -> Markup:
-    pairs = (
-        ("Rounds", count_text(whole.rounds)),
-        ("Bytes", bytes_text(whole.bytes)),
-        ("FLOPs", flops_text(whole.flops)),
-        ("Time", seconds_text(whole.seconds)),
-    )
-    return element(
-        "dl", *(element("div", element("dt", name), element("dd", text)) for name, text in pairs), class_="spent"
-    )
-
-
-def _facts(group: Sequence[Run], rows: Sequence[Row]) -> str:
-    run = group[0]
-    many = len(rows) > 1
-    told = " → ".join(f"{place} {row.phase}" if many else row.phase for place, row in enumerate(rows, start=1))
-    private = privacy_text(run.summary.get("privacy"))
-    seeds = f"seed{'s' if len(group) > 1 else ''} {', '.join(str(one.seed) for one in group)}"
-    return " · ".join(part for part in (told, seeds, _started(run), private) if part)
-
-
-def _started(run: Run) -> str:
-    told = str(run.environment.get("started", ""))
-    try:
-        moment = datetime.fromisoformat(told)
-    except ValueError:
-        return told
-    return f"{moment.day}\u00a0{moment:%B\u00a0%Y}, {moment:%H:%M}"
 
 
 def _curves(runs: Sequence[Run], names: Sequence[str]) -> Markup:
@@ -274,16 +194,22 @@ def _comparison(runs: Sequence[Run]) -> Markup:
     if any(row.deployed is not None for run in runs for row in phases(run)):
         lead = "Metrics are those of the round that validation chose, else of the last; never the best on the test set."
     title = "Comparison" if len(runs) > 1 else "Result by phase"
-    together = _together(runs)
-    if len(together[0]) < len(runs):
+    found = together(runs)
+    if len(found[0]) < len(runs):
         lead += " Runs that differ in their seed alone share a row: mean ± standard deviation, and mean costs."
-    return _section(title, lead, tables.comparison_table(*together))
+    return _section(title, lead, tables.comparison_table(*found))
 
 
-def _named_clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
-    drawn = by_name.section(runs, names)
+def _named_clients(runs: Sequence[Run]) -> Markup | None:
+    found, labels, _ = together(runs)
+    drawn = by_name.section(found, labels)
     lead = "Each client's model on the client's own test samples."
     return None if drawn is None else _section("Client by client", lead, drawn)
+
+
+def _fold(title: Markup, *content: Child) -> Markup:
+    """Return something long that is opened by its title."""
+    return element("details", element("summary", title), *content, class_="fold")
 
 
 def _changes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
@@ -294,7 +220,7 @@ def _changes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     if drawn is None or len(runs) == 1:
         return _panels(title, lead, drawn)
     content = (element("p", lead, class_="lead"), element("div", drawn, class_="panels"))
-    return element("section", element("details", element("summary", element("h2", title)), *content, class_="fold"))
+    return element("section", _fold(element("h2", title), *content))
 
 
 def _panels(title: str, lead: str | None, drawn: Markup | None) -> Markup | None:
@@ -311,9 +237,12 @@ def _classes(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
 
 
 def _counts(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
-    drawn = counts.section(runs, names)
-    told = counts.recognised(runs, names)
+    """Return what is recognised of every class; tables of counts are many where runs are compared, and folded."""
+    drawn, (found, labels, _) = counts.section(runs, names), together(runs)
+    told = counts.recognised(found, labels)
     panels = element("div", drawn, class_="panels") if drawn else None
+    if panels and len(runs) > 1:
+        panels = _fold(element("h3", "What each run takes every class for"), panels)
     return _section("Class by class", None, told, panels) if drawn or told else None
 
 
@@ -321,13 +250,17 @@ def _costs(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
     if not any(phases(run) for run in runs):
         return None
     drawn = element("div", tables.costs(runs, names), class_="panels")
-    each = tables.per_client(runs, names)
-    note = element("h3", "Per client: median, lowest and highest") if each else None
-    sent = tables.exchanges(runs, names)
-    messages = element("h3", "Messages") if sent else None
+    more = {
+        "Messages": tables.exchanges(runs, names),
+        "Per client: median, lowest and highest": tables.per_client(runs, names),
+    }
+    many = len(runs) > MOST_CARDS
+    below = [
+        _fold(element("h3", title), one) if many else (element("h3", title), one) for title, one in more.items() if one
+    ]
     lead = "Shades are phases in their order, the strongest first. " if _phased(runs) else ""
     lead += f"Grey is the extraction of frozen features{_extractors(runs)}." if _extracted(runs) else ""
-    return _section("Cost by phase", lead, drawn, messages, sent, note, each)
+    return _section("Cost by phase", lead, drawn, *below)
 
 
 def _clients(runs: Sequence[Run], names: Sequence[str]) -> Markup | None:
@@ -378,12 +311,17 @@ def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
         found = run.data.get("counts", run.data.get("means"))
         if found is not None:
             shared.setdefault(json.dumps([found, run.data.get("class_names")]), []).append(index)
-    one = len(shared) == 1
-    return [
-        _section(
-            "How the data is divided",
-            None if one else "Runs: " + ", ".join(names[index] for index in alike),
+    drawn = [
+        (
+            "Runs: " + ", ".join(names[index] for index in alike) if len(shared) > 1 else None,
             distribution.section(runs[alike[0]].data),
         )
-        for alike in shared.values()
+        for alike in sorted(shared.values(), key=len, reverse=True)
+    ]
+    title = "How the data is divided"
+    return [
+        _section(title, lead, one)
+        if place == 0
+        else element("section", _fold(element("h2", f"{title} in other runs"), element("p", lead, class_="lead"), one))
+        for place, (lead, one) in enumerate(drawn)
     ]
