@@ -47,6 +47,7 @@ ORDER = (
     "digits-20-3",
     "digits-40-3",
     "digits-20-5",
+    "digits-40-3-again",
     "mapping-100-dense",
     *(f"paper-{name}-100" for name in TOYS),
     *(f"paper-digits-{clients}-{classes}" for clients in (200, 100) for classes in (5, 3)),

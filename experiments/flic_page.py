@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import flic_exhibits
+import flic_notes
 import numpy as np
 from common import RESULTS, picture, table
 from flic_real import SCORE
@@ -286,14 +288,35 @@ def variant_rows(found: Mapping[str, Found]) -> list[list[str]]:
     return rows
 
 
+def sides_of(found: Mapping[str, Found], one: str, other: str) -> dict[str, int]:
+    """Return by problem that has both whether a method is better than another (1), worse (-1) or neither (0)."""
+    gaps = {name: compared(found[name], one, other, shown(name)[0]) for name in PROBLEMS}
+    return {name: gap.side(shown(name)[0].better) for name, gap in gaps.items() if gap is not None}
+
+
+def number(found: Mapping[str, Found], name: str, one: str, other: str | None, title: str) -> tuple[str, str]:
+    """Return a method's mean in a problem or its difference from another, and the same without sign and interval."""
+    metric = next(metric for metric in shown(name) if metric.title.startswith(title))
+    if other is None:
+        return (mean := f"{metric.values(found[name][one]).mean():.{metric.digits}f}"), mean
+    gap = Difference.of(metric.values(found[name][one]), metric.values(found[name][other]))
+    return gap.told(metric.digits), f"{abs(gap.mean):.{metric.digits}f}"
+
+
+def notes(found: Mapping[str, Found], distances: Mapping[str, Sequence[float]]) -> str:
+    """Return what the page says in words, with the numbers of its tables."""
+    if not NOTES.exists():
+        return ""
+    sides = partial(sides_of, found)
+    words = NOTES.read_text(encoding="utf-8")
+    return flic_notes.filled(words, partial(number, found), lambda *two: [*sides(*two).values()], distances)
+
+
 def counted(found: Mapping[str, Found], one: str, other: str) -> tuple[str, int]:
     """Return in how many problems a method is better than another, worse, or neither, as a sentence; of how many."""
     sides: dict[int, list[str]] = {1: [], -1: [], 0: []}
-    for name, problem in PROBLEMS.items():
-        metric = shown(name)[0]
-        gap = compared(found[name], one, other, metric)
-        if gap is not None:
-            sides[gap.side(metric.better)].append(problem.title)
+    for name, side in sides_of(found, one, other).items():
+        sides[side].append(PROBLEMS[name].title)
     named = {side: f" ({'; '.join(titles)})" if titles else "" for side, titles in sides.items()}
     every = sum(map(len, sides.values()))
     says = (
@@ -356,7 +379,7 @@ def write() -> None:
         rounds=ROUNDS,
         pretrain=PRETRAIN,
         answers=answers(found),
-        notes=NOTES.read_text(encoding="utf-8") if NOTES.exists() else "",
+        notes=notes(found, distances),
         summary=table(["problem", *pairs], answer_rows(found)),
         exhibits="\n\n".join(
             text

@@ -44,7 +44,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
     yield load
     fedseq = ("fedseq", "fedseq_page", "fedseq_runs")
     fedpcl = ("fedpcl", "fedpcl_data", "fedpcl_page", "fedpcl_runs")
-    flic = ("flic", "flic_beside", "flic_exhibits", "flic_page", "flic_real", "flic_runs", "flic_toys")
+    flic = ("flic", "flic_beside", "flic_exhibits", "flic_notes", "flic_page", "flic_real", "flic_runs", "flic_toys")
     others = (
         "attacks",
         "backbones",
@@ -585,6 +585,37 @@ def test_a_page_of_alignment_compares_in_pairs_and_says_what_is_missing(
     assert page.Difference.of([50, 70, 60], [40, 60, 50]).told() == "+10.0 [+10.0, +10.0]"
     assert page.Difference.of([50, 70], [50, 60]).told() == "+5.0 [-58.5, +68.5]"
     assert [page.Difference(1, *one).side(better) for one in ((0.5, 2), (-1, 2)) for better in (1, -1)] == [1, -1, 0, 0]
+
+
+def test_words_about_alignment_have_the_numbers_of_its_tables(experiment, tmp_path: Path, monkeypatch) -> None:
+    page = experiment("flic_page")
+    hearts = {
+        "Local": [{"client_accuracy_weighted": one, "client_auc_weighted": 0.5} for one in (0.5, 0.7, 0.6)],
+        "FedAvg": [{"client_accuracy_weighted": one, "client_auc_weighted": 0.75} for one in (0.4, 0.6, 0.5)],
+    }
+    found = {name: hearts if name in ("heart", "eeg") else {} for name in page.PROBLEMS}
+    monkeypatch.setattr(page, "NOTES", tmp_path / "notes.md")
+    assert page.notes(found, {}) == ""
+    words = {
+        "{heart: FedAvg − Local}": "−10.0 [−10.0, −10.0]",
+        "{heart: FedAvg − Local; AUC}": "+25.0 [+25.0, +25.0]",
+        "{size heart: FedAvg − Local}": "10.0",
+        "{eeg: Local}": "60.0",
+        "{W2 after round 2: FLIC-HL}": "8.1",
+        "{worse: FedAvg − Local} of {every: FedAvg − Local}, {better: FedAvg − Local}": "2 of 2, 0",
+        "{neither: Local − Local}": "2",
+    }
+    (tmp_path / "notes.md").write_text("\n".join(words), encoding="utf-8")
+    assert page.notes(found, {"FLIC-HL": [9.0, 8.06]}).splitlines() == list(words.values())
+    for missing in (
+        "{hart: FedAvg − Local}",
+        "{heart FedAvg}",
+        "{heart: FLIC-HL − Local}",
+        "{W2 after round 9: FLIC-HL}",
+    ):
+        (tmp_path / "notes.md").write_text(missing, encoding="utf-8")
+        with pytest.raises((KeyError, IndexError)):  # never a page with a number that is nowhere
+            page.notes(found, {"FLIC-HL": [9.0]})
 
 
 def test_tables_of_sites_are_filled_and_scaled_by_what_each_trains_on(experiment) -> None:

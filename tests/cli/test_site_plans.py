@@ -209,6 +209,36 @@ def test_sites_of_parquet_are_those_of_csv(hansa: Hansa) -> None:
         assert left.keys() == right.keys() and all(torch.equal(leaf, right[key]) for key, leaf in left.items())
 
 
+def test_tables_of_any_ending_are_predicted_and_join(hansa: Hansa) -> None:
+    """As the real hospitals' are: `.data` without a header row, and one of them has sick patients alone."""
+    Path("data").mkdir()
+    for file in Path("sites").glob("*.csv"):
+        rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
+        Path(f"data/{file.stem}.data").write_text("\n".join(f"{row[0]},{row[1]},{row[-1]}" for row in rows))
+    source = "{name='csv', path='data/*.data', columns=['p', 'q', 'y'], label='y', negative='well', columns_of='file'}"
+    told = ("--set", f"data.source={source}", "--set", "data.source.missing=indicator")
+    hansa("run", "plan.toml", "--out", "run", *told)
+    Path("north.csv").write_bytes(Path("data/north.data").read_bytes())
+    one, other = (
+        hansa("predict", "run", file, "--client", "north", "--json") for file in ("data/north.data", "north.csv")
+    )
+    assert one == other and len(json.loads(one)["predictions"]) == 30
+    Path("sick.data").write_text("".join(f"{k % 7},{k % 5},ill\n" for k in range(20)))
+    hansa("adapt", "run", "--data", "sick.data", "--client", "east", "--rounds", 1)
+    joined = load_model("east.safetensors")
+    assert joined.class_names == ("not well", "well")
+    assert len(json.loads(hansa("predict", "east.safetensors", "sick.data", "--json"))["predictions"]) == 20
+    Path("sick.parquet").write_text("")
+    for words in (("predict", "east.safetensors", "sick.parquet"), ("adapt", "run", "--data", "sick.parquet")):
+        more = ("--client", "harbour") if words[0] == "adapt" else ()
+        assert "was trained on .csv tables, so it cannot read 'sick.parquet'" in hansa(*words, *more, code=2)
+    assert not Path("harbour.safetensors").exists()
+    text = source.replace("well", "wel")
+    assert "The 'negative' label 'wel' does not occur" in hansa(
+        "run", "plan.toml", "--set", f"data.source={text}", "--set", "data.source.missing=indicator", code=2
+    )
+
+
 def test_the_same_files_with_columns_in_common(hansa: Hansa) -> None:
     change = ["data.source.columns_of=union", "data.test.kind=both", "phases.0.algorithm=fedavg"]
     run = api.run("plan.toml", out="union", changes=change)

@@ -34,7 +34,8 @@ def site(name: str, data: Dataset, division: Division) -> Site:
 def _table(name: str, data: Dataset, division: Division, known: EncodingRule) -> Site:
     rows = data.train.x[division.train[name]]
     rule, places = known.of(rows)
-    says = f"Client '{name}' has no column that differs between the {len(rows)} samples it trains on"
+    samples = "one sample" if len(rows) == 1 else f"{len(rows)} samples"
+    says = f"Client '{name}' has no column that differs between the {samples} it trains on"
     require(len(places) > 0, f"{says}: leave it out, or give it more samples.")
     encoding, absent = rule.fit(rows[:, places]), np.isnan(rows[:, places]).mean(axis=0)
 

@@ -17,7 +17,7 @@ from hansa.data.sources.encoding import Encoding
 from hansa.data.sources.files import existing
 from hansa.data.split import Division
 from hansa.deploy.model import DeployedModel, as_deployed, finished, opened_store
-from hansa.deploy.predict import label_numbers, read_samples, real_targets
+from hansa.deploy.predict import is_table, label_numbers, read_samples, real_targets
 from hansa.deploy.restored import last_phase
 from hansa.engines.client_side import ClientSide
 from hansa.engines.session import ClientFailed, perform
@@ -102,7 +102,7 @@ def _samples(reader: DeployedModel, data: str | Path | ClientData, client: str) 
     if isinstance(data, ClientData):
         return data, None
     file, table = existing(str(data), "file"), reader.card.table
-    if table is None or table.rows == "text" or reader.card.encoding is not None or file.suffix != table.ending:
+    if table is None or table.rows == "text" or reader.card.encoding is not None or not is_table(table, file):
         return _read(reader, file), None
     whole = table.joined_by(file, () if reader.real else reader.class_names)
     found = site(client, whole, Division({client: np.arange(len(whole.train))}))

@@ -18,6 +18,7 @@ from hansa.data.labels import plain
 from hansa.data.sources.files import existing
 from hansa.data.sources.images import ENDINGS
 from hansa.data.sources.npz import Archive
+from hansa.data.sources.table import TableSource
 from hansa.deploy.model import DeployedModel
 from hansa.errors import HansaError, require
 from hansa.io.npy import read_npy
@@ -136,21 +137,25 @@ def _check_count(truth: Array | None, count: int, file: Path) -> None:
 
 
 def read_samples(model: DeployedModel, file: Path) -> LoadedSamples:
-    """Read the samples of a file, told by its ending."""
-    readers: Mapping[str, Callable[[DeployedModel, Path], LoadedSamples]] = {
-        ".npz": _archive,
-        ".npy": _array,
-        ".safetensors": _tensors,
-        ".csv": _table,
-        ".parquet": _table,
-        **dict.fromkeys(ENDINGS, _images),
-    }
+    """Read the samples of a file, told by its ending; a model of tables takes one of any other as a table."""
+    if is_table(model.card.table, file):
+        return _table(model, file)
     if file.is_dir():
         return _images(model, file)
-    if file.suffix.lower() not in readers:
+    if file.suffix.lower() not in READERS:
         known = ".npz, .npy, .safetensors, .csv, .parquet, an image, or a folder of images"
         raise HansaError(f"Samples cannot be read from '{file}'; give {known}.")
-    return readers[file.suffix.lower()](model, file)
+    return READERS[file.suffix.lower()](model, file)
+
+
+def is_table(table: TableSource | None, file: Path) -> bool:
+    """Tell whether a file is read as a training table was; one of the other kind of tables is refused."""
+    ending = file.suffix.lower()
+    if table is None or file.is_dir() or READERS.get(ending, _table) is not _table:
+        return False
+    says = f"The model was trained on {table.ending} tables, so it cannot read '{file}'; convert it."
+    require(ending == table.ending or ending not in READERS, says)
+    return True
 
 
 def _archive(_: DeployedModel, file: Path) -> LoadedSamples:
@@ -179,8 +184,6 @@ def _table(model: DeployedModel, file: Path) -> LoadedSamples:
     source, encoding = model.card.table, model.encoding()
     if source is None or (encoding is None and source.rows == "numbers"):
         raise HansaError(f"The model was not trained on a table, so it cannot read '{file}'; give arrays or images.")
-    ending = f"The model was trained on {source.ending} tables, so it cannot read '{file}'; convert it."
-    require(file.suffix.lower() == source.ending, ending)
     return LoadedSamples(*source.samples_of(file, encoding))
 
 
@@ -205,6 +208,16 @@ def _pixels(file: Path, size: int | None, grey: bool) -> Array:
 
     colours = pixels(file, size, f"The image '{file}'")
     return np.asarray(Image.fromarray(colours).convert("L")) if grey else colours
+
+
+READERS: Mapping[str, Callable[[DeployedModel, Path], LoadedSamples]] = {
+    ".npz": _archive,
+    ".npy": _array,
+    ".safetensors": _tensors,
+    ".csv": _table,
+    ".parquet": _table,
+    **dict.fromkeys(ENDINGS, _images),
+}
 
 
 def label_numbers(labels: Array, class_names: Sequence[str], file: Path) -> Array:

@@ -113,9 +113,10 @@ class TableSource(ABC):
 
     def joined_by(self, file: Path, classes: tuple[str, ...]) -> Dataset:
         """Return the table of a site that joins later, with whatever columns it has; `classes` are all there are."""
-        there, listed = set(self.table_of(file).column_names), self.target != "real" and self.negative is None
+        table = self.table_of(file)
+        there, listed = set(table.column_names), self.target != "real" and self.negative is None
         told = (self.client, self.domain, self.group, self.time, *self.drop)  # of which it need not have any
-        return replace(
+        own = replace(
             self,
             path=str(file),
             client=None,
@@ -127,7 +128,9 @@ class TableSource(ABC):
             columns_of="file",
             test_fraction=0,
             classes=classes if listed else (),
-        ).load()
+        )
+        own._check_columns([file], [table])
+        return own._dataset([file], [table], Place([file], np.zeros(table.num_rows, dtype=np.int64)), joins=True)
 
     def table_of(self, file: Path) -> Any:
         """Read one file, with nothing in the place of values that mean missing."""
@@ -171,7 +174,16 @@ class TableSource(ABC):
                     place = there.index(False)
                     refuse_column(tables[place], column, setting, files[place])
 
-    def _dataset(self, files: list[Path], tables: list[Any], place: Place, by_file: Array | None) -> Dataset:
+    def _dataset(
+        self,
+        files: list[Path],
+        tables: list[Any],
+        place: Place,
+        by_file: Array | None = None,
+        *,
+        joins: bool = False,
+    ) -> Dataset:
+        """Return the tables as a data set; that of a site which joins others need not have all classes."""
         aside = {column for columns in self._named_columns().values() for column in columns}
         own = [[name for name in table.column_names if name not in aside] for table in tables]
         columns = shared_columns(self.columns_of, files, tables, own)
@@ -182,6 +194,8 @@ class TableSource(ABC):
         labels = self._labels(table, place)
         self._check_target(table, place)
         self._check_classes(table, place)
+        if not joins:
+            self._check_negative(table, place)
         client = by_file if self.client is None else values_of(table, self.client, "client", place)
         domain = None if self.domain is None else values_of(table, self.domain, "domain", place)
         group = None if self.group is None else values_of(table, self.group, "group", place)
@@ -265,7 +279,7 @@ class TableSource(ABC):
         return numbers, Classes(found)
 
     def _check_classes(self, table: Any, place: Place) -> None:
-        """Refuse a label that is none of the classes, and a negative one that never occurs."""
+        """Refuse a label that is none of the classes."""
         if self.classes:
             labels = self._labels(table, place)
             odd = np.flatnonzero(~np.isin(labels, self.classes))
@@ -273,6 +287,9 @@ class TableSource(ABC):
                 says = f"The label column '{self.labels[0]}' has '{labels[odd[0]]}' in {place(int(odd[0]))}"
                 hint = did_you_mean(str(labels[odd[0]]), self.classes)
                 raise HansaError(f"{says}, which is none of the 'classes'.{hint}")
+
+    def _check_negative(self, table: Any, place: Place) -> None:
+        """Refuse a negative label that never occurs."""
         if self.negative is not None:
             labels = np.unique(values_of(table, self.labels[0], "label", place).astype(str))
             require(
