@@ -391,7 +391,14 @@ def test_runs_travel_without_what_is_heavy_and_replace_nothing_that_came_further
             pack.main(words)
 
 
-KEPT = {"fedpcl": "fedpcl_page", "fedseq": "fedseq_page", "finetune": "finetune", "flic": "flic_page"}
+KEPT = {
+    "fed3r": "fed3r",
+    "fedpcl": "fedpcl_page",
+    "fedseq": "fedseq_page",
+    "finetune": "finetune",
+    "flic": "flic_page",
+    "text": "text",
+}
 TRACKED = [name for name in KEPT if (RESULTS / f"{name}.md").exists()]
 
 
@@ -712,19 +719,23 @@ def test_speakers_are_told_apart_by_speeches_that_nobody_trained_on(experiment, 
         every = [*(page.job(division, row, 0) for row in page.ROWS if row != "random"), *page.tries(division).values()]
         for job in every:
             check_phases(plan_from_table(json.loads(json.dumps(job.plan)), job.name, tmp_path))
-        assert page.part(division) == ("", {})
+        assert page.part(division, experiment("kept").Kept(tmp_path / "text.json")) == ""
     short = {"rounds": 2, "evaluate_every": 1}
-    for row in ("start", "fedit"):
+    made = ("start", "fedit")
+    for row in made:
         job = page.job("stretches", row, 0)
         phases = [{**phase, **short} if "rounds" in phase else phase for phase in job.plan["phases"]]
         common.run(job.name, {**job.plan, "phases": phases}, 0)
     monkeypatch.setattr(page, "SEEDS", range(1))
-    text, numbers = page.part("stretches")
-    start, tuned = numbers["start"]["0"], numbers["fedit"]["0"]
-    assert tuned["gained"] == tuned["accuracy"] - start["accuracy"] and tuned["bytes_up"] > start["bytes_up"] > 0
-    assert "Of 1 runs that train after Fed3R 0 end more than half a point below it" in text
-    assert "Not run for this page: random head, LoRA (FedIT);" in text
     (tmp_path / "text-notes.md").write_text("What was seen.\n")
     page.write()
-    assert "## stretches of the book" in (tmp_path / "text.md").read_text(encoding="utf-8")
-    assert json.loads((tmp_path / "text.json").read_text())["stretches"] == numbers
+    text = (tmp_path / "text.md").read_text(encoding="utf-8")
+    numbers = {row: page.known("stretches", row, experiment("kept").Kept(tmp_path / "text.json"))[0] for row in made}
+    start, tuned = numbers["start"], numbers["fedit"]
+    assert tuned["gained"] == tuned["accuracy"] - start["accuracy"] and tuned["bytes_up"] > start["bytes_up"] > 0
+    assert "Of 1 runs that train after Fed3R 0 end more than half a point below it" in text
+    assert "## stretches of the book" in text and "Not run for this page: random head, LoRA (FedIT);" in text
+    for module in (page, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path / "elsewhere")
+    page.write()
+    assert (tmp_path / "text.md").read_text(encoding="utf-8") == text  # from the numbers beside it
