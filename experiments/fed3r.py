@@ -51,7 +51,8 @@ class Page:
 
     def known(self, row: Row) -> list[Facts]:
         """Return the facts of every seed of a row that was run, here or before."""
-        return self.kept.row(row.name, [(one, facts(one)) for one in finished(row.name, row.seeds)])
+        found = self.kept.row(row.name, [(one, facts(one)) for one in finished(row.name, row.seeds)])
+        return found or self.kept.told(row.name).get("runs", [])
 
     def accuracy(self, row: Row, phase: int = -1) -> str:
         """Return mean and spread at the end of a phase."""
@@ -60,7 +61,7 @@ class Page:
 
     def megabytes(self, row: Row, key: str = "up", visit: bool = False) -> str:
         """Return the mean over runs of what all phases sent together, or for a visit."""
-        found = [one[key] / (one["visits"] if visit else 1) for one in self.known(row)]
+        found = [one[key] / (one["visits"] if visit else 1) for one in self.known(row) if key in one]
         return f"{np.mean(found) / 1e6:.1f} MB" if found else "–"
 
     def to_targets(self, row: Row, targets: Sequence[float] = TARGETS) -> list[str]:
@@ -168,20 +169,20 @@ class Page:
         """What was recorded of releases."""
         if not (found := self.beside("privacy")):
             return LATER
-        clear, trusts = found["no privacy"], ("central", "local")
+        clear, columns, trusts = found["no privacy"], found["columns"], ("central", "local")
         lines = {
-            f"{trust}, AdaSSP": [(float(e), float(np.mean([row[0] for row in drawn]))) for e, drawn in by.items()]
+            f"{trust}, {columns[0]}": [(float(e), float(np.mean([row[0] for row in drawn]))) for e, drawn in by.items()]
             for trust, by in ((trust, found[trust]) for trust in trusts)
         }
-        ends = lines["central, AdaSSP"]
+        ends = lines[f"central, {columns[0]}"]
         lines["no privacy"] = [(ends[0][0], clear[0]), (ends[-1][0], clear[0])]
         picture(RESULTS / "fed3r-privacy.svg", "Fed3R under (ε, 10⁻⁵)-differential privacy, CIFAR-100", "ε", lines)
-        columns = ("AdaSSP (default)", *(f"λ = {ridge:g}" for ridge in fed3r_beside.RIDGES))
         cells = [
             (e, *(spread([row[i] for row in found[trust][e]]) for trust in trusts for i in range(len(columns))))
             for e in found["central"]
         ]
-        cells.append(("none", *(("–", *(spread([value]) for value in clear)) * 2)))
+        without = ["–"] * (len(columns) - len(clear)) + [spread([value]) for value in clear]
+        cells.append(("none", *without, *without))
         return (
             f"{table(('ε', *(f'{trust}, {name}' for trust in trusts for name in columns)), cells)}\n\n"
             "![accuracy against ε](fed3r-privacy.svg)\n\nFeatures are clipped to length 1, one sample is protected, "

@@ -74,7 +74,8 @@ def released() -> None:
         models = [with_head(task.params(), mended.solve(ridge, "none")) for ridge in ridges]
         return accuracies_of(task, experiment.federation, *models)
 
-    found: dict[str, Any] = {"central": {}, "local": {}}
+    columns = ["AdaSSP (default)", *(f"λ = {ridge:g}" for ridge in RIDGES)]
+    found: dict[str, Any] = {"central": {}, "local": {}, "columns": columns}
     for epsilon in (0.5, 1, 2, 4, 8, 16, 64):
         mechanism = GaussianMechanism(float(epsilon), clip=1.0)
         for trust, draws in (("central", 1), ("local", len(parts))):
