@@ -44,7 +44,7 @@ def facts(done: Run) -> Facts:
 
 
 class Page:
-    """The sections of the page, each a text from what is known of its rows; a dash is a row that was not run."""
+    """The sections of the page, each a text from what is known of its rows; rows that were not run are left out."""
 
     def __init__(self, kept: Kept):
         self.kept = kept
@@ -54,6 +54,11 @@ class Page:
         found = self.kept.row(row.name, [(one, facts(one)) for one in finished(row.name, row.seeds)])
         return found or self.kept.told(row.name).get("runs", [])
 
+    def shown(self, head: Sequence[str], lines: Iterable[tuple[Row, Sequence[object]]]) -> str:
+        """Return the table of the rows of which something is known."""
+        found = [cells for row, cells in lines if self.known(row)]
+        return table(head, found) if found else LATER
+
     def accuracy(self, row: Row, phase: int = -1) -> str:
         """Return mean and spread at the end of a phase."""
         found = [one["accuracy"][phase] for one in self.known(row)]
@@ -62,7 +67,8 @@ class Page:
     def megabytes(self, row: Row, key: str = "up", visit: bool = False) -> str:
         """Return the mean over runs of what all phases sent together, or for a visit."""
         found = [one[key] / (one["visits"] if visit else 1) for one in self.known(row) if key in one]
-        return f"{np.mean(found) / 1e6:.1f} MB" if found else "–"
+        mean = float(np.mean(found)) / 1e6 if found else 0.0
+        return f"{mean:.{1 if mean >= 1 else 3}f} MB" if found else "–"
 
     def to_targets(self, row: Row, targets: Sequence[float] = TARGETS) -> list[str]:
         """Return the rounds and bytes that a row needs for each target."""
@@ -82,16 +88,18 @@ class Page:
 
     def closed_forms(self) -> str:
         """Fed3R against other closed forms and with random features."""
-        lines = [(row.title, self.accuracy(row), figure, self.megabytes(row)) for row, figure in rows.closed_rows()]
-        return table(("classifier", "test accuracy", "independent script", "uploaded in all"), lines)
+        lines = [
+            (row, (row.title, self.accuracy(row), figure, self.megabytes(row))) for row, figure in rows.closed_rows()
+        ]
+        return self.shown(("classifier", "test accuracy", "independent script", "uploaded in all"), lines)
 
     def initialisation(self) -> str:
         """Rounds and bytes to a target, from a random head and from Fed3R's."""
         lines = [
-            (label, start, *self.to_targets(row), self.accuracy(row))
+            (row, (label, start, *self.to_targets(row), self.accuracy(row)))
             for (label, start), row in rows.start_rows().items()
         ]
-        return table(("method", "head starts from", *_titles(), f"after {ROUNDS} rounds"), lines)
+        return self.shown(("method", "head starts from", *_titles(), f"after {ROUNDS} rounds"), lines)
 
     def communication(self) -> str:
         """Table 1 of the workshop paper: what a visit and a target cost while the features are fixed."""
@@ -100,35 +108,30 @@ class Page:
         shown = [rows.start_rows()[name, "random"] for name in ("FedAvg", "SCAFFOLD")] + [
             closed[name] for name in names
         ]
-        lines = [
-            (
-                row.title,
-                *(self.megabytes(row, key, visit=True) for key in ("down", "up")),
-                *self.to_targets(row, TARGETS[:3]),
-                self.accuracy(row),
-            )
-            for row in shown
-        ]
-        return table(("method", "down a visit", "up a visit", *_titles(TARGETS[:3]), "at the end"), lines)
+        lines = []
+        for row in shown:
+            costs = (self.megabytes(row, key, visit=True) for key in ("down", "up"))
+            lines.append((row, (row.title, *costs, *self.to_targets(row, TARGETS[:3]), self.accuracy(row))))
+        return self.shown(("method", "down a visit", "up a visit", *_titles(TARGETS[:3]), "at the end"), lines)
 
     def moving(self) -> str:
         """Table 2 of the workshop paper: rounds to a target while features move."""
-        lines = [(row.title, *self.to_targets(row), self.accuracy(row)) for row in rows.moving_rows()]
-        return table(("method", *_titles(), f"after {ROUNDS} rounds"), lines)
+        lines = [(row, (row.title, *self.to_targets(row), self.accuracy(row))) for row in rows.moving_rows()]
+        return self.shown(("method", *_titles(), f"after {ROUNDS} rounds"), lines)
 
     def architectures(self) -> str:
         """Table 3 of the workshop paper: the same with larger networks."""
         lines = [
-            (f"EfficientNet-Lite{variant}", row.title, *self.to_targets(row), self.accuracy(row))
+            (row, (f"EfficientNet-Lite{variant}", row.title, *self.to_targets(row), self.accuracy(row)))
             for variant, own in rows.architecture_rows()
             for row in own
         ]
-        return table(("backbone", "method", *_titles(), "at the end"), lines)
+        return self.shown(("backbone", "method", *_titles(), "at the end"), lines)
 
     def writers(self) -> str:
         """Accuracy on writers that nobody has."""
-        lines = [(row.title, self.accuracy(row), self.megabytes(row)) for row in rows.writer_rows()]
-        return table(("method", "test accuracy (writers never seen)", "uploaded in all"), lines)
+        lines = [(row, (row.title, self.accuracy(row), self.megabytes(row))) for row in rows.writer_rows()]
+        return self.shown(("method", "test accuracy (writers never seen)", "uploaded in all"), lines)
 
     def domain_shift(self) -> str:
         """Table 24: Fed3R where the clients' channels differ."""
@@ -142,8 +145,8 @@ class Page:
 
     def selection(self) -> str:
         """What a choice of λ costs, none of which communicates."""
-        lines = [(row.title, self.accuracy(row)) for row in rows.ridge_rows()]
-        return table(("classifier (no normalisation)", "test accuracy"), lines)
+        lines = [(row, (row.title, self.accuracy(row))) for row in rows.ridge_rows()]
+        return self.shown(("classifier (no normalisation)", "test accuracy"), lines)
 
     def beside(self, name: str) -> Facts:
         """Return what was recorded beside the rows, here or before."""
@@ -193,14 +196,14 @@ class Page:
     def precision(self) -> str:
         """What the number format of the wire costs."""
         own = rows.wire_rows()
-        lines = [(row.title, self.accuracy(row), self.megabytes(row)) for row in own]
+        lines = [(row, (row.title, self.accuracy(row), self.megabytes(row))) for row in own]
         models = [one.path / "model.safetensors" for row in own for one in finished(row.name, row.seeds)]
         if len(models) == len(own) and all(path.exists() for path in models):  # packed runs come without
             less, all_ = (load_file(path)["head.weight"].double() for path in models)
             self.kept.tell("wire", {"gap": float((less - all_).norm() / all_.norm())})
         told = self.kept.told("wire")
         gap = f"\n\nThe classifiers differ by {told['gap']:.1e} (relative Frobenius norm)." if told else ""
-        return table(("products and wire", "test accuracy", "uploaded"), lines) + gap
+        return self.shown(("products and wire", "test accuracy", "uploaded"), lines) + gap
 
 
 def _titles(targets: Sequence[float] = TARGETS) -> list[str]:
@@ -264,7 +267,10 @@ def write() -> None:
     body = "\n\n".join(f"## {section.title}\n\n{section.text(page)}" for section in SECTIONS.values())
     every = every_row().values()
     lacking = sum(len(page.known(row)) < len(row.seeds) for row in every)
-    missing = f"\n\n{lacking} of {len(every)} rows were not run for this page, or not with every seed." * bool(lacking)
+    missing = (
+        f"\n\n{lacking} of {len(every)} rows were not run for this page, and are left out, or not with every seed."
+        * bool(lacking)
+    )
     made = page.kept.made_by("make results-fed3r") + missing
     (RESULTS / "fed3r.md").write_text(f"# Fed3R on real data\n\n{made}\n\n{notes}\n{body}\n", encoding="utf-8")
     page.kept.write()

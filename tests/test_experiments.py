@@ -165,7 +165,9 @@ def test_rows_of_the_closed_form_page_are_plans_of_defaults_and_of_the_papers_va
     monkeypatch.setattr(page, "RESULTS", tmp_path)
     kept = experiment("kept").Kept(tmp_path / "fed3r.json")
     texts = {key: section.text(page.Page(kept)) for key, section in page.SECTIONS.items()}  # nothing is there
-    assert texts["forget"] == texts["privacy"] == page.LATER and "| random | – | – | – | – | – |" in texts["init"]
+    assert (
+        texts["forget"] == texts["privacy"] == texts["init"] == page.LATER and "| 10 | – | – | – |" in texts["splits"]
+    )
     closed, trained = ({"algorithm": "fed3r"}, {"algorithm": "fedavg", "rounds": 2})
     small = {"data": {"source": "digits", "partition": {"name": "iid", "clients": 3}}, "phases": [closed, trained]}
     done = common.run("init-fed3r-fedavg", small)
