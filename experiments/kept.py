@@ -25,7 +25,8 @@ ASIDE = ("name", "seed", "engine", "start", "track")  # of a plan; what a run st
 class Kept:
     """The rows of a page: of each the facts of every seed, the digest of their plan, and where they were made.
 
-    A row may have `told` in the place of seeds: what a page showed of it when single seeds were not kept.
+    A row may have `told` in the place of seeds: what a page showed of it when single seeds were not kept.  What a page
+    shows beside its rows is `told` too.
     """
 
     def __init__(self, file: Path):
@@ -52,6 +53,10 @@ class Kept:
         """Return what is known of a row whose single seeds were not kept."""
         found: Facts = self.rows.get(name, {}).get("told", {})
         return found
+
+    def tell(self, name: str, facts: Facts) -> None:
+        """Keep what a page shows beside its rows, in the place of what was kept."""
+        self.rows[name] = {"told": facts}
 
     def made_by(self, command: str) -> str:
         """Say what one must know to repeat the page, and where the runs of the rows that it shows were made."""

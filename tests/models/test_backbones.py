@@ -191,7 +191,7 @@ def test_a_changed_folder_is_other_code(tmp_path: Path) -> None:
 
 
 def test_wrong_folders_and_inputs_are_refused(tmp_path: Path, resnet: str) -> None:
-    with pytest.raises(HansaError, match="There is no folder"):
+    with pytest.raises(HansaError, match=r"There is no folder .*: give one that 'save_pretrained' wrote"):
         TransformersModel(str(tmp_path / "none")).build((3, 32, 32), 3)
     with pytest.raises(HansaError, match="1 or 3 channels"):
         TransformersModel(resnet).build((5,), 3)

@@ -195,9 +195,15 @@ def _read_plain(hint: Any, raw: object, where: str, reading: _Reading) -> Any:
         # JSON in strict mode is what a plan means: 1 is a float, a list a tuple, but "1" and true are no numbers.
         return _adapter(hint).validate_json(json.dumps(raw, default=str), strict=True)
     except pydantic.ValidationError as error:
-        says = error.errors()[0]["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        reading.problems.append(f"'{where}' should be {says}. Got {raw!r}.")
+        reading.problems.append(f"'{where}' should be {_expected(hint, error)}. Got {raw!r}.")
         return None
+
+
+def _expected(hint: Any, error: Any) -> str:
+    """Return what a setting takes, in words; of one that takes several kinds, all of them."""
+    says = [one["msg"].removeprefix("Input should be ").removeprefix("Value error, ") for one in error.errors()]
+    several = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return " or ".join(dict.fromkeys(says)) if several else str(says[0])
 
 
 LARGEST = 2**53  # of whole numbers; every one up to it is also a float, so nothing rounds it on its way

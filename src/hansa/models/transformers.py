@@ -118,7 +118,8 @@ class TransformersModel:
     def _folder(self) -> Path:
         folder = Path(self.path).expanduser()
         there = (folder / "config.json").is_file()
-        require(there, f"There is no folder '{self.path}' with the config.json of an encoder.")
+        says = f"There is no folder '{self.path}' with the config.json of an encoder"
+        require(there, f"{says}: give one that 'save_pretrained' wrote.")
         return folder
 
 

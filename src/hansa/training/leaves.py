@@ -13,6 +13,7 @@ from hansa.task import Task
 PARTS = {"all": "*", "features": "features.*", "head": "head.*"}
 Patterns = str | tuple[str, ...]  # `head`, `features.3.*`, `["features", "!features.0.*"]`
 FROZEN = "frozen_"  # what the names of leaves begin with, after the last dot, that no pattern chooses: they never move
+LISTED = 8  # names that an error tells
 
 
 @functools.lru_cache(maxsize=4096)
@@ -46,12 +47,17 @@ def personal_leaves(task: Task, keep: Patterns) -> set[str]:
         kept = {name for name in names if name.rpartition(".")[0] in layers}
     else:
         kept = set(select(names, keep))
-    require(bool(kept), f"No parameter matches keep = {written(keep)}. The model has: {_listed(names)}.")
+    require(bool(kept), f"No parameter matches keep = {written(keep)}. The model has {listed(names)}.")
     return kept
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+def listed(names: Iterable[str]) -> str:
+    """Return names of leaves as an error shows them: of a deep network the first and the last."""
+    every = list(names)
+    if len(every) <= LISTED:
+        return ", ".join(every)
+    half = LISTED // 2
+    return f"{', '.join(every[:half])}, … {', '.join(every[-half:])} ({len(every)} in all)"
 
 
 def but(patterns: Patterns) -> Patterns:

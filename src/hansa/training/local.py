@@ -19,7 +19,7 @@ from hansa.training.directions import PLAIN, Direction, Slope
 from hansa.training.fused_linear import FusedLinear
 from hansa.training.judging import mean_loss
 from hansa.training.layers import draws, uses_batch_statistics
-from hansa.training.leaves import Patterns, select, written
+from hansa.training.leaves import Patterns, listed, select, written
 from hansa.training.objectives import CROSS_ENTROPY, Objective, usual
 from hansa.training.optimisers import Optimiser
 from hansa.training.schedules import Constant, Schedule
@@ -98,7 +98,7 @@ class LocalTraining:
         """Return the leaves that move, and so the only ones that need to travel."""
         keys = select(tuple(params), self.train)
         if not keys:
-            raise HansaError(f"No parameter matches train = {written(self.train)}. The model has: {', '.join(params)}.")
+            raise HansaError(f"No parameter matches train = {written(self.train)}. The model has {listed(params)}.")
         return {key: params[key] for key in keys}
 
     def weights(self, task: Task, params: Tree) -> Tree:
