@@ -27,7 +27,7 @@ from typing import Any
 import tomli_w
 
 from hansa.deploy import certificates
-from hansa.deploy.flower_tools import environment, guarded, tool
+from hansa.deploy.flower_tools import HERE, environment, guarded, tool
 from hansa.engines.relay import SOCKET, Relay
 from hansa.errors import HansaError, require
 from hansa.io.codec import from_table, to_table
@@ -35,7 +35,6 @@ from hansa.io.files import write_whole
 from hansa.io.names import bad_name
 
 STARTING = 60.0  # seconds that Flower's programs are given to begin
-HERE = "127.0.0.1"  # which the server's certificate names too
 CONNECTION = "hansa"  # what Flower's own settings call the server
 SITE = """# What this site says of itself; see docs/howto-deploy.md.  Start it with: hansa site serve site.toml
 client = "{name}"
@@ -89,10 +88,14 @@ def add(folder: Path, sites: Sequence[str]) -> list[Path]:
     _require_names(sites)
     _require_names(file.sites)
     made = [_write_site(folder, file, name) for name in sites]
-    write_whole(folder / "federation.toml", tomli_w.dumps(to_table(file)))
-    if _alive(folder) is not None:  # one that does not run learns it when it starts
-        for name in sites:
+    try:
+        for name in sites if _alive(folder) is not None else ():  # one that does not run learns it when it starts
             _register(folder, name)
+    except HansaError:  # so that the same command can be given again
+        for own in made:
+            shutil.rmtree(own)
+        raise
+    write_whole(folder / "federation.toml", tomli_w.dumps(to_table(file)))
     return made
 
 
