@@ -1,4 +1,4 @@
-"""A site's file and its process, the folder of a federation, and the relay's socket, without Flower."""
+"""A site's file and its process, and the relay's socket, without Flower."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ import pytest
 from hansa.cli.deploying import tell_key
 from hansa.data.federation import Federation
 from hansa.data.targets import Classes
-from hansa.deploy import federation
 from hansa.deploy.doctor import examine
 from hansa.deploy.flower_app import frames
 from hansa.deploy.identity import own_key
@@ -311,89 +310,3 @@ def test_sites_that_do_not_fit_together_are_refused(folder: Path) -> None:
         relay.federation_of({"north": says("a"), "south": tokens})
     with pytest.raises(HansaError, match=r"cannot be reached .*: start it with 'hansa deploy up"):
         Relay(folder / SOCKET, {}).sites()
-
-
-# ----------------------------------------------------------------------------------------------------------- the folder
-
-
-def test_a_federations_folder_keeps_its_secrets(folder: Path) -> None:
-    pytest.importorskip("cryptography")
-    made = federation.init(folder / "fed", ["north", "south"], "fl.example.org", 9443)
-    assert [path.name for path in made] == ["north", "south"]
-    secret = list((folder / "fed").rglob("*.key"))
-    assert sorted(path.name for path in secret) == ["ca.key", "node.key", "node.key", "server.key"]
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
-    assert stat.S_IMODE((folder / "fed").stat().st_mode) == 0o700  # uploads lie in Flower's database below it
-    for path in made:
-        assert sorted(one.name for one in path.iterdir()) == ["ca.crt", "node.key", "node.key.pub", "site.toml"]
-        file = read_site(path / "site.toml")  # a start that only lacks the data
-        assert file.node is not None and file.node.superlink == "fl.example.org:9443" and file.client == path.name
-    assert (made[0] / "node.key").read_bytes() != (made[1] / "node.key").read_bytes()
-    assert federation.status(folder / "fed") == {"running": False, "sites": {"north": False, "south": False}}
-    assert not federation.down(folder / "fed")
-    for sites, wrong in ((["a", "a"], "Two sites are called 'a'"), (["a/b"], "has '/' in it"), ([], "needs sites")):
-        with pytest.raises(HansaError, match=wrong):
-            federation.init(folder / "other", sites, "127.0.0.1", 1)
-    for host in ("fl.example.org:9092", "::1", "fédération.example.org", "a b", ""):
-        with pytest.raises(HansaError, match="must be a name or an IPv4 address, without a port"):
-            federation.init(folder / "other", ["a"], host, 1)
-    assert not (folder / "other").exists()
-    with pytest.raises(HansaError, match="is there already"):
-        federation.init(folder / "fed", ["a"], "127.0.0.1", 1)
-    with pytest.raises(HansaError, match="is no federation's folder"):
-        federation.up(folder / "none")
-
-
-def test_a_server_is_started_where_its_name_means_nothing_and_its_port_is_free(folder: Path) -> None:
-    """Behind a firewall the name that sites use may lead nowhere: commands reach the server by this machine."""
-    pytest.importorskip("cryptography")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        federation.init(folder / "fed", ["a"], "fl.example.org", port)
-        assert f'"127.0.0.1:{port}"' in (folder / "fed" / "server" / "flwr" / "config.toml").read_text()
-        with pytest.raises(HansaError, match=f"^Another program listens at port {port}: stop it, or choose"):
-            federation.up(folder / "fed")
-    assert not (folder / "fed" / "server" / "pid").exists()
-
-
-def refused(folder: Path, *words: str) -> None:
-    raise HansaError("no way")
-
-
-def test_a_site_may_join_a_federation_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that runs is told of its key at once, any other when it starts; where that fails nothing is left."""
-    pytest.importorskip("cryptography")
-    made = folder / "fed"
-    federation.init(made, ["north"], "fl.example.org", 9443)
-    first = (made / "sites" / "north" / "node.key").read_bytes()
-    told: list[tuple[str, ...]] = []
-    monkeypatch.setattr(federation, "flwr", lambda folder, *words: told.append(words))
-    (own,) = federation.add(made, ["west"])
-    assert not told and federation.read(made).sites == ("north", "west")
-    assert sorted(one.name for one in own.iterdir()) == ["ca.crt", "node.key", "node.key.pub", "site.toml"]
-    assert read_site(own / "site.toml").client == "west" and (own / "node.key").read_bytes() != first
-    assert (made / "sites" / "north" / "node.key").read_bytes() == first
-    monkeypatch.setattr(federation, "_alive", lambda folder: 1)
-    (own,) = federation.add(made, ["east"])
-    assert told == [("supernode", "register", str(own / "node.key.pub"), "hansa", "--name", "east")]
-    with monkeypatch.context() as refusing:
-        refusing.setattr(federation, "flwr", refused)
-        with pytest.raises(HansaError, match="no way"):
-            federation.add(made, ["harbour"])
-    assert federation.read(made).sites == ("north", "west", "east") and not (made / "sites" / "harbour").exists()
-    for sites, wrong in ((["west"], "Two sites are called 'west'"), (["a/b"], "has '/' in it"), ([], "needs sites")):
-        with pytest.raises(HansaError, match=wrong):
-            federation.add(made, sites)
-    assert sorted(one.name for one in (made / "sites").iterdir()) == ["east", "north", "west"]
-
-
-def test_the_certificate_is_for_the_servers_address(folder: Path) -> None:
-    x509 = pytest.importorskip("cryptography.x509")
-    federation.init(folder / "fed", ["a"], "10.1.2.3", 9443)
-    server, ca = (
-        x509.load_pem_x509_certificate((folder / "fed" / "server" / name).read_bytes())
-        for name in ("server.crt", "ca.crt")
-    )
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert {str(one) for one in names.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "10.1.2.3"}
-    server.verify_directly_issued_by(ca)

@@ -101,8 +101,8 @@ def _members(file: SiteFile) -> str:
 
 def _files(node: Node) -> str:
     for path, what in ((node.certificates, "certificate of the authority"), (node.key, "node's key")):
-        there = Path(path).is_file()
-        require(there, f"The {what}, '{path}', is not there: copy the folder that 'hansa deploy init' made again.")
+        there, copied = Path(path).is_file(), "copy the folder that 'hansa deploy init' made again"
+        require(there, f"The {what}, '{path}', is not there: {copied}, or what this site made itself.")
     return "the certificate and the key are there"
 
 
