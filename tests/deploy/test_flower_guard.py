@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -130,3 +131,27 @@ def test_flowers_programs_reach_this_machine_without_a_proxy(tmp_path: Path, mon
         monkeypatch.delenv(name, raising=False)
     found = flower_tools.environment(tmp_path / "home")
     assert found["NO_PROXY"] == found["no_proxy"] == "127.0.0.1" and "HTTPS_PROXY" in found
+
+
+@pytest.mark.parametrize(
+    ("words", "table", "says"),
+    [
+        ([], True, "superlink or supernode. Got ''"),
+        (["superexec"], True, "Got 'superexec'"),
+        (["supernode"], False, "has no '.*tcp', by which requests of others are refused: use Linux"),
+    ],
+)
+def test_what_cannot_be_guarded_is_not_started(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    table: bool,
+    says: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["guard", *words])
+    if not table:
+        monkeypatch.setattr(flower_guard, "CONNECTIONS", tmp_path / "tcp")
+    with pytest.raises(SystemExit) as stopped:
+        flower_guard.main()
+    assert stopped.value.code == 2 and re.search(says, capsys.readouterr().err)

@@ -8,13 +8,14 @@ take its letters and answer them.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from hansa.deploy.flower_tools import QUIET, direct
 
@@ -71,10 +72,15 @@ def _end(address: tuple[str, int] | None) -> str:
 
 def main() -> None:
     """Run one of Flower's own programs, superlink or supernode, whose app is guarded."""
+    what = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if what not in ("superlink", "supernode"):
+        _refuse(f"Say which of Flower's programs to start, superlink or supernode. Got '{what}'.")
     if not CONNECTIONS.is_file():
-        sys.exit(f"hansa: This system has no '{CONNECTIONS}', by which requests of others are refused: use Linux.")
+        _refuse(f"This system has no '{CONNECTIONS}', by which requests of others are refused: use Linux.")
+    if importlib.util.find_spec("flwr") is None:
+        _refuse("Flower is not installed here: pip install 'hansa[flower]'.")
     _prepare()
-    if sys.argv.pop(1) == "superlink":
+    if what == "superlink":
         from flwr.superlink import main as link
         from flwr.superlink.cli.flower_superlink import flower_superlink
 
@@ -86,6 +92,11 @@ def main() -> None:
 
         _guard(node)
         flower_supernode()
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"hansa: {why}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def _prepare() -> None:
