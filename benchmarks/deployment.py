@@ -29,13 +29,14 @@ from three_sites import SITES, write_sites
 
 ABOUT = """\
 Three sites on one machine, each with a third of the digits and a Flower node, and one SuperLink with TLS. All \
-train softmax regression (650 numbers) by FedAvg, one epoch a round at every site, and evaluate every round at \
-every site. Hansa's relay and Flower's own app run on the same server and the same nodes; their runs take turns. \
-The seconds of a round are from one round's evaluation to the next one's: the median over the rounds of a run, \
-then over runs, with the smallest and the largest of the runs' medians. Trips are messages to all nodes and \
-their answers; a phase's last evaluation is a trip of its own, and of a secure sum the first shares of keys, so \
-their number falls towards 1 and 2 with more rounds. Bytes are those of a round at all sites together: of Hansa \
-letters and answers whole, of Flower's own the arrays alone.
+train softmax regression (650 numbers, random at first) by FedAvg, one epoch a round at every site, and evaluate \
+every round at every site. Hansa's relay and Flower's own app run on the same server and the same nodes; their \
+runs take turns. The seconds of a round are from one round's evaluation to the next one's: the median over the \
+rounds of a run, then over runs, with the smallest and the largest of the runs' medians. Trips are messages to all \
+nodes and their answers; a phase's last evaluation is a trip of its own, and of a secure sum the first shares of \
+keys, so their number falls towards 1 and 2 with more rounds. Bytes are those of a round at all sites together: of \
+Hansa letters and answers whole, of Flower's own the arrays alone. Simulations, Flower's with Ray among them, are \
+compared [elsewhere](../explanation-performance.md).
 """
 PLAN = """
 [data]

@@ -194,24 +194,35 @@ def test_who_is_connected_can_be_seen_while_a_site_is_waited_for(
 OUTSIDER = """
 import encodings.idna, encodings.latin_1, http.client, os, ssl, sys
 os.setuid(int(sys.argv[3]))
-ask = http.client.HTTPSConnection("127.0.0.1", int(sys.argv[1]), context=ssl._create_unverified_context())
-ask.request("POST", sys.argv[2])
+told = ("127.0.0.1", int(sys.argv[1]))
+ask = http.client.HTTPSConnection(*told, context=ssl._create_unverified_context())
+ask = ask if sys.argv[4] == "tls" else http.client.HTTPConnection(*told)
+ask.request("POST", sys.argv[2], headers=dict(pair.split("=") for pair in sys.argv[5:]))
 print(ask.getresponse().status)
 """
 
 
-def test_the_server_is_controlled_by_its_own_account_alone(fed: Running) -> None:
+def test_the_server_and_its_nodes_are_controlled_by_their_own_account_alone(fed: Running) -> None:
     """Flower asks nobody who they are before it runs their app; what nodes ask is for registered keys."""
     port = str(federation.read(fed.folder).port)
+    node = (Path("/proc") / (fed.folder / "sites" / "a" / "node.pid").read_text() / "cmdline").read_bytes().split(b"\0")
+    own = node[node.index(b"--port") + 1].decode()
 
-    def asked(path: str, account: int = os.getuid()) -> int:
-        words = [sys.executable, "-I", "-c", OUTSIDER, port, path, str(account)]
+    def asked(path: str, account: int = os.getuid(), at: str = port, *heads: str) -> int:
+        words = [sys.executable, "-I", "-c", OUTSIDER, at, path, str(account), "tls" if at == port else "plain", *heads]
         return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
+    message = "Content-Type=application/protobuf"
     assert asked("/v1/control/list-nodes") == 415  # let through, to where it is no message of Flower's
+    assert asked("/v1/control/list-nodes", os.getuid(), port, "X-Forwarded-For=127.0.0.1") == 403
+    assert asked("/v1/runtime/acquire-task", os.getuid(), own) == 415
+    for host in ("Host=here", "Host=here?", "Host=here/v1/"):  # by which a path could be made to look like another
+        for path in ("register-node", "activate-node", "pull-messages", "push-messages", "get-fab", "pull-object"):
+            assert asked(f"/v1/fleet/{path}", os.getuid(), port, message, host) == 401
     if os.geteuid() == 0:
         assert asked("/v1/control/list-nodes", 65534) == 403 and asked("/docs", 65534) == 403
         assert asked("/v1/fleet/activate-node", 65534) == 415
+        assert asked("/v1/runtime/acquire-task", 65534, own) == 403
 
 
 def test_doctor_tells_why_a_site_cannot_take_part(fed: Running) -> None:

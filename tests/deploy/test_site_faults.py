@@ -41,12 +41,14 @@ from hansa.tree import equal
 from journals import ListJournal
 
 SITES, ROUNDS = ("a", "b", "c"), 3
-FILE = """classes = ["0", "1"]
-client = "{site}"
+LARGEST = 2**20
+FILE = f"""classes = ["0", "1"]
+client = "{{site}}"
+largest = {LARGEST}
 [data]
-source = {{ name = "npz", path = "data.npz" }}
-partition = {{ name = "iid", clients = 1 }}
-test = {{ kind = "local" }}
+source = {{{{ name = "npz", path = "data.npz" }}}}
+partition = {{{{ name = "iid", clients = 1 }}}}
+test = {{{{ kind = "local" }}}}
 """
 Fault = Callable[["Sites"], None]
 Meddle = Callable[["Sites", bytes, bytes], bytes]  # of a letter and its answer: what arrives in place of the answer
@@ -226,6 +228,12 @@ MEDDLING: dict[str, tuple[Meddle, str]] = {
     ),
     "truncated letter": (lambda sites, letter, answer: sites._asked("c", letter[:-5], {}), "cut off"),
     "truncated answer": (lambda sites, letter, answer: answer[:-5], "cut off"),
+    "oversized letter": (
+        lambda sites, letter, answer: sites._asked("c", letter + bytes(LARGEST), {}),
+        f"is larger than this site reads \\({LARGEST}\\)",
+    ),
+    "oversized answer": (lambda sites, letter, answer: answer + bytes(LARGEST), f"has {LARGEST} bytes too many"),
+    "oversized upload": (poisoned(lambda leaf: leaf.repeat(2**18, *[1] * (leaf.dim() - 1))), "must have the shape"),
     "another's answer": (lambda sites, letter, answer: sites._asked("a", letter, {}), "is not held here|came before"),
     "NaN": (poisoned(lambda leaf: leaf * float("nan")), "holds NaN or infinity"),
     "wrongly shaped": (poisoned(lambda leaf: leaf.flatten()[:3]), "must have the shape"),

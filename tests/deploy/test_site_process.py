@@ -1,4 +1,4 @@
-"""A site's file and its process, the folder of a federation, and the relay's socket, without Flower."""
+"""A site's file and its process, and the relay's socket, without Flower."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import grp
 import os
 import signal
 import socket
-import ssl
 import stat
 import struct
 import subprocess
@@ -15,9 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import replace
-from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +24,10 @@ import pytest
 from hansa.cli.deploying import tell_key
 from hansa.data.federation import Federation
 from hansa.data.targets import Classes
-from hansa.deploy import federation
-from hansa.deploy.doctor import _clock, _key, examine
+from hansa.deploy.doctor import examine
 from hansa.deploy.flower_app import frames
 from hansa.deploy.identity import own_key
-from hansa.deploy.site import Node, _listening, node_log, read_site, site_data, site_keys
+from hansa.deploy.site import _listening, read_site, site_data, site_keys
 from hansa.engines import letters, relay
 from hansa.engines.letters import Answer, ClientFacts, Letter
 from hansa.engines.relay import KNOWN, SOCKET, Relay, SuperLink
@@ -314,200 +310,3 @@ def test_sites_that_do_not_fit_together_are_refused(folder: Path) -> None:
         relay.federation_of({"north": says("a"), "south": tokens})
     with pytest.raises(HansaError, match=r"cannot be reached .*: start it with 'hansa deploy up"):
         Relay(folder / SOCKET, {}).sites()
-
-
-# ----------------------------------------------------------------------------------------------------------- the folder
-
-
-def test_a_federations_folder_keeps_its_secrets(folder: Path) -> None:
-    pytest.importorskip("cryptography")
-    made = federation.init(folder / "fed", ["north", "south"], "fl.example.org", 9443)
-    assert [path.name for path in made] == ["north", "south"]
-    secret = list((folder / "fed").rglob("*.key"))
-    assert sorted(path.name for path in secret) == ["ca.key", "node.key", "node.key", "server.key"]
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
-    assert stat.S_IMODE((folder / "fed").stat().st_mode) == 0o700  # uploads lie in Flower's database below it
-    for path in made:
-        assert sorted(one.name for one in path.iterdir()) == ["ca.crt", "node.key", "node.key.pub", "site.toml"]
-        file = read_site(path / "site.toml")  # a start that only lacks the data
-        assert file.node is not None and file.node.superlink == "fl.example.org:9443" and file.client == path.name
-    assert (made[0] / "node.key").read_bytes() != (made[1] / "node.key").read_bytes()
-    assert federation.status(folder / "fed") == {"running": False, "sites": {"north": False, "south": False}}
-    assert not federation.down(folder / "fed")
-    for sites, wrong in ((["a", "a"], "Two sites are called 'a'"), (["a/b"], "has '/' in it"), ([], "needs sites")):
-        with pytest.raises(HansaError, match=wrong):
-            federation.init(folder / "other", sites, "127.0.0.1", 1)
-    for host in ("fl.example.org:9092", "::1", "fédération.example.org", "a b", ""):
-        with pytest.raises(HansaError, match="must be a name or an IPv4 address, without a port"):
-            federation.init(folder / "other", ["a"], host, 1)
-    assert not (folder / "other").exists()
-    with pytest.raises(HansaError, match="is there already"):
-        federation.init(folder / "fed", ["a"], "127.0.0.1", 1)
-    with pytest.raises(HansaError, match="is no federation's folder"):
-        federation.up(folder / "none")
-
-
-def test_a_server_is_started_where_its_name_means_nothing_and_its_port_is_free(folder: Path) -> None:
-    """Behind a firewall the name that sites use may lead nowhere: commands reach the server by this machine."""
-    pytest.importorskip("cryptography")
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        federation.init(folder / "fed", ["a"], "fl.example.org", port)
-        assert f'"127.0.0.1:{port}"' in (folder / "fed" / "server" / "flwr" / "config.toml").read_text()
-        with pytest.raises(HansaError, match=f"^Another program listens at port {port}: stop it, or choose"):
-            federation.up(folder / "fed")
-    assert not (folder / "fed" / "server" / "pid").exists()
-
-
-def test_a_site_may_join_a_federation_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that runs is told of its key at once, any other when it starts."""
-    pytest.importorskip("cryptography")
-    made = folder / "fed"
-    federation.init(made, ["north"], "fl.example.org", 9443)
-    first = (made / "sites" / "north" / "node.key").read_bytes()
-    told: list[tuple[str, ...]] = []
-    monkeypatch.setattr(federation, "flwr", lambda folder, *words: told.append(words))
-    (own,) = federation.add(made, ["west"])
-    assert not told and federation.read(made).sites == ("north", "west")
-    assert sorted(one.name for one in own.iterdir()) == ["ca.crt", "node.key", "node.key.pub", "site.toml"]
-    assert read_site(own / "site.toml").client == "west" and (own / "node.key").read_bytes() != first
-    assert (made / "sites" / "north" / "node.key").read_bytes() == first
-    monkeypatch.setattr(federation, "_alive", lambda folder: 1)
-    (own,) = federation.add(made, ["east"])
-    assert told == [("supernode", "register", str(own / "node.key.pub"), "hansa", "--name", "east")]
-    for sites, wrong in ((["west"], "Two sites are called 'west'"), (["a/b"], "has '/' in it"), ([], "needs sites")):
-        with pytest.raises(HansaError, match=wrong):
-            federation.add(made, sites)
-    assert sorted(one.name for one in (made / "sites").iterdir()) == ["east", "north", "west"]
-
-
-def test_the_certificate_is_for_the_servers_address(folder: Path) -> None:
-    x509 = pytest.importorskip("cryptography.x509")
-    federation.init(folder / "fed", ["a"], "10.1.2.3", 9443)
-    server, ca = (
-        x509.load_pem_x509_certificate((folder / "fed" / "server" / name).read_bytes())
-        for name in ("server.crt", "ca.crt")
-    )
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert {str(one) for one in names.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "10.1.2.3"}
-    server.verify_directly_issued_by(ca)
-
-
-def test_doctor_stops_at_the_first_thing_that_does_not_hold(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hansa.deploy.doctor.version", lambda name: "1.41.9")
-
-    def last() -> tuple[str, str]:
-        *good, bad = examine(site)
-        assert all(one.good for one in good) and not bad.good
-        return bad.what, bad.told
-
-    assert last()[0] == "site file" and "has no [node] table" in last()[1]
-    node = '\n[node]\nsuperlink = "127.0.0.1:1"\ncertificates = "ca.crt"\nkey = "node.key"\n'
-    site.write_text(FILE + node)
-    assert last()[0] == "files"
-    for name in ("ca.crt", "node.key"):
-        (site.parent / name).write_text("none")
-    assert last()[0] == "address" and "firewalls" in last()[1]
-    with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts, and says nothing that is TLS
-        port = server.getsockname()[1]
-        site.write_text(FILE + node.replace("127.0.0.1:1", f"127.0.0.1:{port}"))
-        monkeypatch.setattr("hansa.deploy.doctor.PATIENCE", 0.2)
-        assert last()[0] == "TLS" and "does not speak TLS" in last()[1]
-    monkeypatch.setattr("hansa.deploy.doctor.version", lambda name: "1.20.0")
-    assert last() == ("version", "Flower 1.20.0 is installed, and 1.41.x is needed: pip install 'hansa[flower]'.")
-
-
-@contextmanager
-def answering(folder: Path, ahead: float = 0.0) -> Iterator[int]:
-    """Answer over TLS, as the server of a federation, with a clock that may be wrong; yield the port."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "server" / "server.crt", folder / "server" / "server.key")
-
-    def serve(listening: socket.socket) -> None:
-        while True:
-            try:
-                plain, _ = listening.accept()
-            except OSError:
-                return
-            with suppress(OSError), context.wrap_socket(plain, server_side=True) as asking:
-                if asking.recv(2**16):
-                    date = formatdate(time.time() + ahead, usegmt=True)
-                    asking.sendall(f"HTTP/1.1 403 No\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n".encode())
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=serve, args=(listening,))
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
-def test_doctor_compares_clocks(folder: Path) -> None:
-    """By the date that the server tells over TLS."""
-    pytest.importorskip("cryptography")
-    own = federation.init(folder / "fed", ["a"], "127.0.0.1", 9443)[0]
-
-    def told(ahead: float) -> str:
-        with answering(folder / "fed", ahead) as port:
-            return _clock(Node(f"127.0.0.1:{port}", str(own / "ca.crt"), str(own / "node.key")))
-
-    assert "the clocks differ by" in told(5.0)
-    with pytest.raises(HansaError, match=r"This machine's clock is \d+ s behind the server's: letters and keys"):
-        told(600.0)
-    with pytest.raises(HansaError, match=r"This machine's clock is \d+ s ahead of the server's"):
-        told(-600.0)
-
-
-def test_doctor_tells_what_is_wrong_with_a_certificate(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that is years off is not taken for a wrong authority, nor a wrong name, nor one that has run out."""
-    pytest.importorskip("cryptography")
-    monkeypatch.setattr("hansa.deploy.doctor.version", lambda name: "1.41.9")
-    fed = site.parent / "fed"
-    own = federation.init(fed, ["a"], "10.1.2.3", 9443)[0]
-
-    def last(port: int, host: str = "127.0.0.1", authority: Path = own) -> tuple[str, str]:
-        node = f'superlink = "{host}:{port}"\ncertificates = "{authority / "ca.crt"}"\nkey = "{own / "node.key"}"\n'
-        site.write_text(f"{FILE}\n[node]\n{node}")
-        *good, bad = examine(site)
-        assert all(one.good for one in good) and not bad.good
-        return bad.what, bad.told
-
-    other = federation.init(site.parent / "other", ["a"], "127.0.0.1", 9443)[0]
-    with answering(fed) as port:
-        what, told = last(port, authority=other)
-        assert what == "authority" and "ask for the federation's ca.crt" in told
-        what, told = last(port, "127.1")  # another way to write the same address
-        assert what == "authority" and "is not for the name '127.1'" in told
-        monkeypatch.setattr("hansa.deploy.doctor._is_let_in", lambda node, path: False)
-        assert last(port)[0] == "key"
-        (own / "ca.crt").write_text("none")
-        assert "is no certificate" in last(port)[1]
-    monkeypatch.setattr("hansa.deploy.certificates.DAYS", 0)
-    ended = federation.init(site.parent / "ended", ["a"], "127.0.0.1", 9443)[0]
-    with answering(site.parent / "ended") as port:
-        what, told = last(port, authority=ended)
-        assert what == "authority" and "is not valid today (certificate has expired)" in told
-    with answering(site.parent / "ended", -9e7) as port:
-        what, told = last(port, authority=ended)
-        assert what == "clock" and "s ahead of the server's" in told
-
-
-def test_doctor_does_not_take_a_node_that_runs_for_one_that_was_let_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A site's node is started again and again while the server refuses its key, and whoever asks is at that site."""
-    monkeypatch.setattr("hansa.deploy.doctor.PATIENCE", 0.1)
-    node, path = Node("127.0.0.1:1", "ca.crt", str(tmp_path / "node.key")), tmp_path / "site.sock"
-    runs = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", node.key])
-    try:
-        (tmp_path / "node.pid").write_text(str(runs.pid))
-        node_log(path).write_text("Connection attempt failed, retrying in 0.33 seconds\n")
-        with pytest.raises(HansaError, match="does not let this site's key"):
-            _key(node, path)
-        node_log(path).write_text("INFO: SuperNode ID: 5\n")
-        assert _key(node, path) == "the server knows this site's key"
-    finally:
-        runs.kill()
-        runs.wait()

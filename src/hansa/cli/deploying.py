@@ -22,6 +22,13 @@ deploy_app = typer.Typer(
     help="Run plans on a federation of sites, by Flower.", no_args_is_help=True, callback=require_local_sockets
 )
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")]
+Sites = Annotated[
+    list[str],
+    typer.Option(
+        metavar="NAME[=KEY]",
+        help="The name of a site, and the public key of its node, a file, where it made its own; once for every site.",
+    ),
+]
 SiteToml = Annotated[Path, typer.Argument(metavar="FILE", help="The site file: site.toml.")]
 
 
@@ -48,30 +55,37 @@ def tell_key(path: SiteToml) -> None:
 @deploy_app.command("init")
 def init_federation(
     folder: Folder,
-    site: Annotated[list[str], typer.Option(help="The name of a site; once for every site.")],
+    site: Sites,
     host: Annotated[str, typer.Option(help="The server's name or address, as sites reach it.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port that the server listens at.")] = 9092,
 ) -> None:
     """Write certificates, keys and the app, and tell what each site gets."""
     from hansa.deploy.federation import init
 
-    _tell_sites(init(folder, site, host, port))
+    names, keys = _named(site)
+    _tell_sites(init(folder, names, host, port, keys))
     print(f"Next: hansa deploy up {folder}")
 
 
 @deploy_app.command("add")
-def add_sites(
-    folder: Folder, site: Annotated[list[str], typer.Option(help="The name of a site; once for every site.")]
-) -> None:
+def add_sites(folder: Folder, site: Sites) -> None:
     """Add sites to a federation, whose server may run, and tell what each gets."""
     from hansa.deploy.federation import add
 
-    _tell_sites(add(folder, site))
+    names, keys = _named(site)
+    _tell_sites(add(folder, names, keys))
+
+
+def _named(sites: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
+    """Return the names of sites, and the keys that stand beside some."""
+    pairs = [(name, key) for name, _, key in (one.partition("=") for one in sites)]
+    return [name for name, _ in pairs], {name: Path(key) for name, key in pairs if key}
 
 
 def _tell_sites(folders: Sequence[Path]) -> None:
     for own in folders:
-        print(f"Site '{own.name}': send it the folder {own}; it fills in its data and runs: hansa site serve site.toml")
+        adds = "fills in its data" if (own / "node.key").exists() else "adds its node.key, fills in its data"
+        print(f"Site '{own.name}': send it the folder {own}; it {adds} and runs: hansa site serve site.toml")
 
 
 @deploy_app.command("up")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hansa.errors import HansaError
+from hansa.errors import HansaError, require
 from hansa.io.files import write_whole
 
 DAYS = 825  # that certificates are good for, the most that some systems accept
@@ -62,6 +62,27 @@ def node_key(folder: Path) -> None:
     key = _key()
     write_secret(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     _write(folder / "node.key.pub", key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
+
+
+def public_key(path: Path) -> bytes:
+    """Return the public half of the keys that a site made for its node, as OpenSSH writes it; refuse anything else."""
+    _tools()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    does = "at the site 'ssh-keygen -t ecdsa -b 384 -f node.key' makes one, node.key.pub"
+    try:
+        found = load_ssh_public_key(path.read_bytes())
+    except OSError as error:
+        raise HansaError(f"The public key '{path}' cannot be read: {error.strerror}.") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise HansaError(f"'{path}' is no public key of a node: {does}.") from error
+    require(
+        isinstance(found, EllipticCurvePublicKey),
+        f"The public key '{path}' is of a kind that Flower does not use: {does}.",
+    )
+    return found.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
 def _key() -> Any:

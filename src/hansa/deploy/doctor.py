@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import socket
 import ssl
 import subprocess
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
-from hansa.deploy.flower_tools import environment
+from hansa.deploy.flower_tools import direct, environment
 from hansa.deploy.site import Node, SiteFile, inputs_of, node_command, node_log, read_site, site_data, site_keys
 from hansa.errors import HansaError, require
 
@@ -97,8 +101,8 @@ def _members(file: SiteFile) -> str:
 
 def _files(node: Node) -> str:
     for path, what in ((node.certificates, "certificate of the authority"), (node.key, "node's key")):
-        there = Path(path).is_file()
-        require(there, f"The {what}, '{path}', is not there: copy the folder that 'hansa deploy init' made again.")
+        there, copied = Path(path).is_file(), "copy the folder that 'hansa deploy init' made again"
+        require(there, f"The {what}, '{path}', is not there: {copied}, or what this site made itself.")
     return "the certificate and the key are there"
 
 
@@ -110,18 +114,49 @@ def _split(node: Node) -> tuple[str, int]:
 
 
 def _address(node: Node) -> str:
+    by = _proxy(node)
+    way = f" by way of the proxy {by.hostname}, which this account's environment names" if by else ""
     try:
-        socket.create_connection(_split(node), PATIENCE).close()
-    except OSError as error:
-        says = f"Nobody answers at {node.superlink} ({error})"
+        _connected(node).close()
+    except (OSError, HTTPException) as error:
+        says = f"Nobody answers at {node.superlink}{way} ({error})"
         raise HansaError(f"{says}: see that the server runs, and that firewalls let this port through.") from error
-    return f"somebody answers at {node.superlink}"
+    return f"somebody answers at {node.superlink}{way}"
+
+
+def _proxy(node: Node) -> SplitResult | None:
+    """Return the proxy through which Flower's node goes to the server; None where it goes straight."""
+    host, _ = _split(node)
+    said = {**getproxies_environment(), "no": direct(os.environ)["no_proxy"]}
+    found = said.get("https") or said.get("all")
+    if not found or proxy_bypass_environment(host, said):
+        return None
+    return urlsplit(found if "://" in found else f"http://{found}")
+
+
+def _connected(node: Node) -> socket.socket:
+    """Return a connection to the server, on the way that Flower's node takes."""
+    host, port = _split(node)
+    if (by := _proxy(node)) is None:
+        return socket.create_connection((host, port), PATIENCE)
+    through = HTTPConnection(by.hostname or "", by.port or 80, timeout=PATIENCE)
+    through.set_tunnel(host, port, _known_by(by))
+    through.connect()
+    assert through.sock is not None
+    return through.sock
+
+
+def _known_by(proxy: SplitResult) -> dict[str, str]:
+    """Return what tells a proxy who asks, where its address has a name and a password."""
+    if proxy.username is None:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
 
 def _tls(node: Node) -> str:
-    host, port = _split(node)
     try:
-        with socket.create_connection((host, port), PATIENCE) as plain, _anybody().wrap_socket(plain):
+        with _connected(node) as plain, _anybody().wrap_socket(plain):
             return "the server speaks TLS"
     except OSError as error:
         says = f"The program at {node.superlink} does not speak TLS ({error})"
@@ -136,15 +171,14 @@ def _anybody() -> ssl.SSLContext:
 
 
 def _clock(node: Node) -> str:
-    host, port = _split(node)
-    connection = HTTPSConnection(host, port, timeout=PATIENCE, context=_anybody())
     try:
-        connection.request("GET", "/")
-        told = connection.getresponse().getheader("Date")
+        with _connected(node) as plain, _anybody().wrap_socket(plain) as asking:
+            asking.sendall(f"GET / HTTP/1.1\r\nHost: {node.superlink}\r\nConnection: close\r\n\r\n".encode())
+            answer = HTTPResponse(asking)
+            answer.begin()
+            told = answer.getheader("Date")
     except (OSError, HTTPException) as error:
         raise HansaError(f"The server at {node.superlink} does not answer as Flower does ({error}).") from error
-    finally:
-        connection.close()
     if told is None:
         return "the server does not tell its time"
     differ = time.time() - parsedate_to_datetime(told).timestamp()
@@ -154,7 +188,7 @@ def _clock(node: Node) -> str:
 
 
 def _authority(node: Node) -> str:
-    host, port = _split(node)
+    host, _ = _split(node)
     try:
         context = ssl.create_default_context(cafile=node.certificates)
     except (ssl.SSLError, OSError) as error:
@@ -162,7 +196,7 @@ def _authority(node: Node) -> str:
         raise HansaError(f"{says}: copy the folder that 'hansa deploy init' made again.") from error
     try:
         with (
-            socket.create_connection((host, port), PATIENCE) as plain,
+            _connected(node) as plain,
             context.wrap_socket(plain, server_hostname=host),
         ):
             return "the server's certificate is of the federation's authority"

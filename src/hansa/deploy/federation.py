@@ -5,7 +5,8 @@ What `init` writes, and who gets it:
     federation.toml        the server's address and the names of the sites
     server/                certificates and keys of the server; nobody else gets them
     app/                   the Flower app that forwards letters
-    sites/NAME/            what one site gets: its node's key, the certificate of the authority, and a site file
+    sites/NAME/            what one site gets: its node's key, where it made none itself, the certificate of the
+                           authority, and a site file
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import socket
 import subprocess
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -27,15 +28,15 @@ from typing import Any
 import tomli_w
 
 from hansa.deploy import certificates
-from hansa.deploy.flower_tools import environment, guarded, tool
+from hansa.deploy.flower_tools import HERE, environment, guarded, tool
 from hansa.engines.relay import SOCKET, Relay
 from hansa.errors import HansaError, require
 from hansa.io.codec import from_table, to_table
 from hansa.io.files import write_whole
 from hansa.io.names import bad_name
 
+NONE: Mapping[str, Path] = {}
 STARTING = 60.0  # seconds that Flower's programs are given to begin
-HERE = "127.0.0.1"  # which the server's certificate names too
 CONNECTION = "hansa"  # what Flower's own settings call the server
 SITE = """# What this site says of itself; see docs/howto-deploy.md.  Start it with: hansa site serve site.toml
 client = "{name}"
@@ -63,13 +64,17 @@ class FederationFile:
     port: int = 9092
 
 
-def init(folder: Path, sites: Sequence[str], host: str, port: int) -> list[Path]:
-    """Write a federation's folder; return the folders that the sites get."""
+def init(folder: Path, sites: Sequence[str], host: str, port: int, keys: Mapping[str, Path] = NONE) -> list[Path]:
+    """Write a federation's folder; return the folders that the sites get.
+
+    `keys` are the public keys, by site, of those that made their node's themselves; the others get one.
+    """
     require(not folder.exists(), f"'{folder}' is there already: choose another folder, or remove it.")
     require(0 < port < 2**16, f"A port must be a whole number from 1 to 65535. Got {port}.")
     plain = host.isascii() and all(letter.isalnum() or letter in ".-_" for letter in host) and host
     require(bool(plain), f"The host must be a name or an IPv4 address, without a port. Got '{host}'.")
     _require_names(sites)
+    public = {name: certificates.public_key(path) for name, path in keys.items()}
     server = folder / "server"
     folder.mkdir(parents=True, mode=0o700)  # Flower's database below it holds what sites upload
     server.mkdir()
@@ -79,34 +84,43 @@ def init(folder: Path, sites: Sequence[str], host: str, port: int) -> list[Path]
     write_whole(folder / "federation.toml", tomli_w.dumps(to_table(file)))
     _write_app(folder / "app")
     _write_connection(folder, port)
-    return [_write_site(folder, file, name) for name in sites]
+    return [_write_site(folder, file, name, public.get(name)) for name in sites]
 
 
-def add(folder: Path, sites: Sequence[str]) -> list[Path]:
+def add(folder: Path, sites: Sequence[str], keys: Mapping[str, Path] = NONE) -> list[Path]:
     """Add sites to a federation, whose server may run; return the folders that they get."""
     before = read(folder)
     file = replace(before, sites=(*before.sites, *sites))
     _require_names(sites)
     _require_names(file.sites)
-    made = [_write_site(folder, file, name) for name in sites]
-    write_whole(folder / "federation.toml", tomli_w.dumps(to_table(file)))
-    if _alive(folder) is not None:  # one that does not run learns it when it starts
-        for name in sites:
+    public = {name: certificates.public_key(path) for name, path in keys.items()}
+    made = [_write_site(folder, file, name, public.get(name)) for name in sites]
+    try:
+        for name in sites if _alive(folder) is not None else ():  # one that does not run learns it when it starts
             _register(folder, name)
+    except HansaError:  # so that the same command can be given again
+        for own in made:
+            shutil.rmtree(own)
+        raise
+    write_whole(folder / "federation.toml", tomli_w.dumps(to_table(file)))
     return made
 
 
 def _require_names(sites: Sequence[str]) -> None:
     require(len(sites) > 0, "A federation needs sites: name each with --site NAME.")
+    require(all(sites), "A site's name is empty: name each with --site NAME.")
     for name in sites:
         require(not (why := bad_name(name)), f"A site's name is that of its folder, and {why}.")
         require(list(sites).count(name) == 1, f"Two sites are called '{name}'; give every site a name of its own.")
 
 
-def _write_site(folder: Path, file: FederationFile, name: str) -> Path:
+def _write_site(folder: Path, file: FederationFile, name: str, public: bytes | None) -> Path:
     own = folder / "sites" / name
     own.mkdir(parents=True)
-    certificates.node_key(own)
+    if public is None:
+        certificates.node_key(own)
+    else:
+        write_whole(own / "node.key.pub", public)
     shutil.copy(folder / "server" / "ca.crt", own / "ca.crt")
     write_whole(own / "site.toml", SITE.format(name=name, host=file.host, port=file.port))
     return own

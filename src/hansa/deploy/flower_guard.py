@@ -8,20 +8,21 @@ take its letters and answer them.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
-from hansa.deploy.flower_tools import QUIET
+from hansa.deploy.flower_tools import QUIET, direct
 
 NODES = "/v1/fleet/"  # below which Flower hears registered keys alone
 ESTABLISHED = "01"  # the only state of a connection whose owner the system tells: a closed one looks like root's
-ROOT = 0
 CONNECTIONS = Path("/proc/net/tcp")  # of this machine and whose they are, which Linux alone tells
+UNGUARDED = ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API")  # open ports that have no guard
 Scope = Mapping[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -47,13 +48,16 @@ class Guard:
 
 
 def _is_own(scope: Scope) -> bool:
-    """Tell whether the other end of a connection is a socket of this account, or root's, on this machine."""
+    """Tell whether the other end of a connection is a socket of this account on this machine.
+
+    Root's are not: a proxy that root runs hands on what strangers ask.
+    """
     if any(name.startswith(b"x-forwarded") for name, _ in scope["headers"]):  # by which an address could be claimed
         return False
     ends = [_end(scope["client"]), _end(scope["server"])]
     with CONNECTIONS.open() as table:
         rows = [row.split() for row in table]
-    return any(row[1:4] == [*ends, ESTABLISHED] and int(row[7]) in (os.geteuid(), ROOT) for row in rows)
+    return any(row[1:4] == [*ends, ESTABLISHED] and int(row[7]) == os.geteuid() for row in rows)
 
 
 def _end(address: tuple[str, int] | None) -> str:
@@ -68,10 +72,15 @@ def _end(address: tuple[str, int] | None) -> str:
 
 def main() -> None:
     """Run one of Flower's own programs, superlink or supernode, whose app is guarded."""
+    what = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if what not in ("superlink", "supernode"):
+        _refuse(f"Say which of Flower's programs to start, superlink or supernode. Got '{what}'.")
     if not CONNECTIONS.is_file():
-        sys.exit(f"hansa: This system has no '{CONNECTIONS}', by which requests of others are refused: use Linux.")
-    os.environ.update({key: value for key, value in QUIET.items() if key not in os.environ})
-    if sys.argv.pop(1) == "superlink":
+        _refuse(f"This system has no '{CONNECTIONS}', by which requests of others are refused: use Linux.")
+    if importlib.util.find_spec("flwr") is None:
+        _refuse("Flower is not installed here: pip install 'hansa[flower]'.")
+    _prepare()
+    if what == "superlink":
         from flwr.superlink import main as link
         from flwr.superlink.cli.flower_superlink import flower_superlink
 
@@ -83,6 +92,19 @@ def main() -> None:
 
         _guard(node)
         flower_supernode()
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"hansa: {why}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _prepare() -> None:
+    """Set what nobody set otherwise, and take away what would open a door beside this one."""
+    for name in UNGUARDED:
+        os.environ.pop(name, None)
+    quiet = {key: value for key, value in QUIET.items() if key not in os.environ}
+    os.environ.update({**quiet, **direct(os.environ)})
 
 
 def _guard(program: ModuleType) -> None:
