@@ -11,6 +11,7 @@ import torch
 
 import hansa
 from hansa.data.arrays import dataset_from_arrays
+from hansa.data.dataset import Scale
 from hansa.data.federation import build_federation
 from hansa.data.partitions.label import Iid
 from hansa.data.pixel_scale import in_unit_range, standardised
@@ -121,3 +122,13 @@ def test_numbers_are_scaled_by_sums_of_the_clients(tmp_path: Path) -> None:
     model, task = hansa.load_model(tmp_path / "serial"), assemble(plans["serial"]).experiment.task
     now = standardised(torch.from_numpy(x[:5].astype(np.float32)), task.pixels)
     assert torch.allclose(model.outputs(x[:5].astype(np.float32)), task.forward(model.weights, now), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "told"), [(4000.0, "unit", True), (2.0, "unit", False), (4000.0, "standard", False)]
+)
+def test_columns_of_large_numbers_that_nobody_scales_are_told(size: float, scale: Scale, told: bool) -> None:
+    x = np.random.default_rng(0).normal(0, [1, size, 0.01], (60, 3)).astype(np.float32)
+    made = dataset_from_arrays(x, LABELS, scale=scale)
+    notes = build_federation(made, Iid(4), seed=0, test=TestSplit("local")).notes
+    assert any("the numbers of column 2 are about" in note for note in notes) is told

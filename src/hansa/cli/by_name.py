@@ -57,7 +57,7 @@ def _by_run(names: Sequence[str], shown: Sequence[Fares]) -> Table:
         table.add_column(plain(name), justify="right", no_wrap=True)
     table.add_column("worst off")
     for one in sorted(shown, key=lambda told: -told.mean if higher else told.mean):
-        table.add_row(*map(plain, (one.label, *(_fare(one, client) for client in names), " and ".join(one.worst))))
+        table.add_row(*map(plain, (one.label, *(_fare(one, client) for client in names), _joined(one.worst))))
     return table
 
 
@@ -69,11 +69,11 @@ def _fare(one: Fares, client: str) -> str:
 def _worst(shown: Sequence[Fares]) -> str:
     """Return who fares worst: with which value where one run is told of, else in which run."""
     if len(shown) > 1:
-        told = [f"{' and '.join(one.worst)} in {one.label}" for one in shown if one.worst]
+        told = [f"{_joined(one.worst)} in {one.label}" for one in shown if one.worst]
         return f"Worst off: {'; '.join(told)}." if told else "All clients fare alike."
     (one,) = shown
     value = f"{one.metric.facts.title} {metric_text(one.metric, one.end)}"
-    return f"Worst off: {' and '.join(one.worst)}, with {value}." if one.worst else f"All clients have {value}."
+    return f"Worst off: {_joined(one.worst)}, with {value}." if one.worst else f"All clients have {value}."
 
 
 def _show_classes(found: ByClass) -> None:
@@ -89,4 +89,11 @@ def _show_classes(found: ByClass) -> None:
     show(table)
     if found.worst:
         worst = share_text(found.each[found.worst[0]])
-        show(plain(f"Recognised least: {' and '.join(found.worst)}, with {worst} of its test samples."), wrap=False)
+        whose = "its" if len(found.worst) == 1 else "their"
+        told = f"Recognised least: {_joined(found.worst)}, with {worst} of {whose} test samples."
+        show(plain(told), wrap=False)
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return names as one says them: a, b and c."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

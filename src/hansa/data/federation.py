@@ -15,7 +15,7 @@ from hansa.data.cuts import WHOLE
 from hansa.data.dataset import Array, Dataset, Partition, Samples
 from hansa.data.dividing import divide, not_public, notes_on, others, parts_of, set_clients_aside
 from hansa.data.labels import numbered, require_two_classes
-from hansa.data.pixel_scale import fit_pixels, with_pixels
+from hansa.data.pixel_scale import fit_pixels, note_on_size, with_pixels
 from hansa.data.sites import site
 from hansa.data.sources.encoding import Encoding
 from hansa.data.split import Division, TestSplit, cut_global_test, own_test, public_rows
@@ -223,6 +223,7 @@ def build_federation(
     sums = fit_pixels(data.train, division.train.values()) if data.standardise and not labels_only else None
     pixels = () if sums is None else sums.scale()
     told = () if sums is None else (f"Inputs are scaled by sums of which every client would send {sums.nbytes} bytes.",)
+    told = told or (note_on_size(data, division.trained()) if prepare is None else ())
     data = with_pixels(data, pixels) if pixels else data
     found = Federation(
         clients=_clients(data, division),

@@ -10,12 +10,16 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from hansa.data.dataset import Array, Dataset, Samples
 from hansa.data.late_rows import Inputs
 from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, PixelScale
 
 BLOCK = 4096  # samples whose sums are taken at once
+LOOKED_AT = 1000  # samples by which the size of columns is judged
+LARGE = 10.0  # root mean square of a column that networks at their usual rates and first weights may diverge on
 
 
 class ScaledSamples(Samples):
@@ -83,6 +87,17 @@ class Sums:
 def fit_pixels(samples: Samples, parts: Iterable[Array]) -> Sums:
     """Return the sums over all clients, each of whom adds those of its own rows."""
     return functools.reduce(operator.add, (Sums.of(samples, rows) for rows in parts))
+
+
+def note_on_size(data: Dataset, rows: Array) -> tuple[str, ...]:
+    """Return a note on columns of large numbers that nobody has scaled: from random weights networks need it."""
+    x = data.train.x
+    if data.standardise or data.rule is not None or x.ndim != 2 or x.dtype.kind != "f" or not len(rows):
+        return ()
+    size = np.sqrt(np.square(np.asarray(x[rows[:LOOKED_AT]], dtype=np.float64)).mean(0))
+    widest = int(size.argmax())
+    says = f"Inputs are read as they are, and the numbers of column {widest + 1} are about {size[widest]:.3g} in size"
+    return (f'{says}: where a network trains on them, scale = "standard" may help.',) if size[widest] > LARGE else ()
 
 
 def with_pixels(data: Dataset, pixels: PixelScale) -> Dataset:
