@@ -90,8 +90,8 @@ def _show_classes(found: ByClass) -> None:
     if found.worst:
         worst = share_text(found.each[found.worst[0]])
         whose = "its" if len(found.worst) == 1 else "their"
-        told = f"Recognised least: {_joined(found.worst)}, with {worst} of {whose} test samples."
-        show(plain(told), wrap=False)
+        least = f"Recognised least: {_joined(found.worst)}, with {worst} of {whose} test samples."
+        show(plain(least), wrap=False)
 
 
 def _joined(names: Sequence[str]) -> str:

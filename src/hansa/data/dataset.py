@@ -43,6 +43,10 @@ class Samples:
         """Return some samples as tensors a model reads: images become channels × H × W in [0, 1]."""
         return ClientData(read_by_models(self.x[index]), torch.from_numpy(self.y[index]))
 
+    def inputs(self, index: Array) -> Array:
+        """Return the inputs of some samples as they lie."""
+        return self.x[index]
+
 
 def read_by_models(x: Array, device: str | torch.device = "cpu") -> Tensor:
     """Return inputs as a model reads them, on a device: images as channels × H × W in [0, 1], numbers as they are."""
@@ -76,6 +80,10 @@ class ChosenSamples(Samples):
     def take(self, index: Array) -> ClientData:
         """Return some samples as tensors, read from where they are."""
         return self.samples.take(self.index[index])
+
+    def inputs(self, index: Array) -> Array:
+        """Return the inputs of some samples, read from where they are."""
+        return self.samples.inputs(self.index[index])
 
 
 def read_late(samples: Samples) -> bool:

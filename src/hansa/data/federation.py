@@ -15,7 +15,7 @@ from hansa.data.cuts import WHOLE
 from hansa.data.dataset import Array, Dataset, Partition, Samples
 from hansa.data.dividing import divide, not_public, notes_on, others, parts_of, set_clients_aside
 from hansa.data.labels import numbered, require_two_classes
-from hansa.data.pixel_scale import fit_pixels, note_on_size, with_pixels
+from hansa.data.pixel_scale import Sums, fit_pixels, note_on_size, with_pixels
 from hansa.data.sites import site
 from hansa.data.sources.encoding import Encoding
 from hansa.data.split import Division, TestSplit, cut_global_test, own_test, public_rows
@@ -222,8 +222,7 @@ def build_federation(
     data = data if prepare is None else prepare(data, division)
     sums = fit_pixels(data.train, division.train.values()) if data.standardise and not labels_only else None
     pixels = () if sums is None else sums.scale()
-    told = () if sums is None else (f"Inputs are scaled by sums of which every client would send {sums.nbytes} bytes.",)
-    told = told or (note_on_size(data, division.trained()) if prepare is None else ())
+    told = _note_on_scale(data, division, sums) if prepare is None or sums is not None else ()
     data = with_pixels(data, pixels) if pixels else data
     found = Federation(
         clients=_clients(data, division),
@@ -234,6 +233,13 @@ def build_federation(
         pixels=pixels,
     )
     return found if labels_only else _with_common(found, data, test, division, public)
+
+
+def _note_on_scale(data: Dataset, division: Division, sums: Sums | None) -> tuple[str, ...]:
+    """Tell what scaled the inputs, or that nothing did where their size asks for it."""
+    if sums is None:
+        return note_on_size(data, division.trained())
+    return (f"Inputs are scaled by sums of which every client would send {sums.nbytes} bytes.",)
 
 
 def _with_common(found: Federation, data: Dataset, test: TestSplit, division: Division, public: Array) -> Federation:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hansa.data.dataset import Array, Dataset, Samples
+from hansa.data.dataset import Array, Dataset, Samples, read_late
 from hansa.data.late_rows import Inputs
 from hansa.lazy import Tensor, torch
 from hansa.task import ClientData, PixelScale
 
 BLOCK = 4096  # samples whose sums are taken at once
-LOOKED_AT = 1000  # samples by which the size of columns is judged
+LOOKED_AT = 100  # samples by which the size of columns is judged
 LARGE = 10.0  # root mean square of a column that networks at their usual rates and first weights may diverge on
 
 
@@ -91,10 +91,12 @@ def fit_pixels(samples: Samples, parts: Iterable[Array]) -> Sums:
 
 def note_on_size(data: Dataset, rows: Array) -> tuple[str, ...]:
     """Return a note on columns of large numbers that nobody has scaled: from random weights networks need it."""
-    x = data.train.x
-    if data.standardise or data.rule is not None or x.ndim != 2 or x.dtype.kind != "f" or not len(rows):
+    if data.standardise or data.rule is not None or not len(rows) or read_late(data.train):
         return ()
-    size = np.sqrt(np.square(np.asarray(x[rows[:LOOKED_AT]], dtype=np.float64)).mean(0))
+    some = data.train.inputs(rows[:: 1 + len(rows) // LOOKED_AT])
+    if some.ndim != 2 or some.dtype.kind != "f":
+        return ()
+    size = np.sqrt(np.square(some.astype(np.float64)).mean(0))
     widest = int(size.argmax())
     says = f"Inputs are read as they are, and the numbers of column {widest + 1} are about {size[widest]:.3g} in size"
     return (f'{says}: where a network trains on them, scale = "standard" may help.',) if size[widest] > LARGE else ()
