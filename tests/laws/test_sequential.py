@@ -279,7 +279,8 @@ def test_clients_that_nothing_describes_are_refused_by_name() -> None:
         (FedSeq2Par("random", beta=9), "9 superclients are asked for and there are 7 clients; lower 'beta'"),
         (FedSeq(min_samples=10_000), "all clients have 119 samples; lower 'min_samples'"),
         (FedSeq(superclients=2, max_clients=2), "at most 2 clients each cannot hold 7 clients"),
-        (FedSeq(min_samples=60, max_clients=2), "samples, and at least 60 are asked for; lower 'min_samples'"),
+        (FedSeq(min_samples=60, max_clients=2), "the 2 clients with most samples have 49 of them together"),
+        (FedSeq(min_samples=45, max_clients=2), "samples, and at least 45 are asked for; lower 'min_samples'"),
         (FedAsyncSeq(superclients=1, window=3), "there is one superclient: use 'fedcyclic'"),
     ],
 )

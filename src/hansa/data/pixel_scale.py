@@ -94,7 +94,7 @@ def note_on_size(data: Dataset, rows: Array) -> tuple[str, ...]:
     if data.standardise or data.rule is not None or not len(rows) or read_late(data.train):
         return ()
     some = data.train.inputs(rows[:: 1 + len(rows) // LOOKED_AT])
-    if some.ndim != 2 or some.dtype.kind != "f":
+    if some.ndim != 2 or some.dtype.kind != "f" or not some.size:
         return ()
     size = np.sqrt(np.square(some.astype(np.float64)).mean(0))
     widest = int(size.argmax())
