@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from engine_cases import SIZES, assert_same, federation, local_tests, ran
 from test_processes import LOCAL, STATEFUL, opened
 
@@ -79,3 +81,25 @@ def assert_one_is_lost(run: PhaseRun, session: ProcessSession) -> None:
     record = run_round(run, session)
     assert len(record["failed"]) == 1 and record["clients"] == len(SIZES) - 1
     assert "on its Ray machine" in str(record["failed"])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_two_actors_that_share_a_gpu_train_on_it_and_outlive_each_other() -> None:
+    """Results are the serial engine's up to rounding; a killed actor costs its client, and another takes its place."""
+    engine = Ray(2, gpus=0.5)
+    for algorithm in (STATEFUL["ditto"], FedAvg(LOCAL)):
+        there = ran(algorithm, engine, data=local_tests(), model=MLP((6,)), rounds=2)
+        assert_same(ran(algorithm, Serial(1), data=local_tests(), model=MLP((6,)), rounds=2), there, 1e-4)
+
+    run = opened(FedAvg(LOCAL), federation(), orchestration=Star(fraction=1.0))
+    with engine.open(run.context) as session:
+        assert isinstance(session, ProcessSession)
+        run_round(run, session)
+        at_work = subprocess.run(
+            ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"], capture_output=True
+        )
+        assert {str(where(worker)[0]) for worker in session.workers} <= set(at_work.stdout.decode().split())
+        run.round = 1
+        os.kill(where(session.workers[0])[0], signal.SIGKILL)
+        assert_one_is_lost(run, session)
+        assert len(session.workers) == 2
