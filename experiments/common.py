@@ -25,6 +25,7 @@ from hansa.io import store
 from hansa.plan.files import plan_from_table
 from hansa.results.points import curve
 from hansa.results.reader import Run
+from hansa.running import loop
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HANSA_DATA", ROOT.parent / "shared" / "data"))
@@ -129,6 +130,7 @@ def _alone(work: Callable[[Job], None], job: Job) -> None:
     if WORKERS > 1:
         torch.set_num_threads(1)
     if DEVICE != "cpu":
+        loop.COMMIT_SECONDS = 60.0  # gigabytes of states a commit, and a disk that a dozen runs share
         gc.disable()  # torch 2.11 on Python 3.12 crashed in the collector after some thousand steps on a GPU
     try:
         work(job)
