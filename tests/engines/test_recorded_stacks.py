@@ -174,7 +174,8 @@ def test_a_run_with_recordings_has_the_same_bits(
         "rounds": 2,
     }
     data = {"source": "digits", "partition": {"name": "classes", "clients": 20, "classes": 1}}
-    table = {"data": data, "model": {"name": "mlp", "hidden": [8]}, "engine": "vectorised", "phases": [phase]}
+    table = {"data": data, "model": {"name": "mlp", "hidden": [8]}, "phases": [phase]}
+    table["engine"] = {"name": "vectorised", "device": DEVICE.type}
     plan = plan_from_table(table, "plan", tmp_path)
     hansa.run(plan, out=tmp_path / "recorded")
     assert recorder.replayed > 0
