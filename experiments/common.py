@@ -130,7 +130,7 @@ def _alone(work: Callable[[Job], None], job: Job) -> None:
     if WORKERS > 1:
         torch.set_num_threads(1)
     if DEVICE != "cpu":
-        loop.COMMIT_SECONDS = 60.0  # gigabytes of states a commit, and a disk that a dozen runs share
+        loop.COMMIT_SECONDS = 600.0  # gigabytes of states a commit, and a disk that a dozen runs share
         gc.disable()  # torch 2.11 on Python 3.12 crashed in the collector after some thousand steps on a GPU
     try:
         work(job)

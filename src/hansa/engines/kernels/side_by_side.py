@@ -27,10 +27,9 @@ def outputs(task: Task, shared: Tree, each: Tree, x: Tensor) -> Tensor:
     """
     layers = known_layers(task.module)
     if layers is not None and x.ndim in (3, 5):
-        clients = len(x)
-        x = x if x.ndim == 3 else x.transpose(0, 1).flatten(1, 2)  # samples × channels of all clients × height × width
+        x = x if x.ndim == 3 else x.movedim(2, 4).contiguous()  # channels last, as cuDNN likes them
         for name, layer in layers:
-            x = _through(layer, functools.partial(_leaf, name, shared, each), x, clients)
+            x = _through(layer, functools.partial(_leaf, name, shared, each), x)
         return x
 
     def one(params: Tree, samples: Tensor) -> Tensor:
@@ -71,14 +70,16 @@ def _leaf(name: str, shared: Tree, each: Tree, key: str) -> Tensor | None:
     return each[full] if full in each else shared.get(full)
 
 
-def _through(layer: nn.Module, leaf: Callable[[str], Tensor | None], x: Tensor, clients: int) -> Tensor:
+def _through(layer: nn.Module, leaf: Callable[[str], Tensor | None], x: Tensor) -> Tensor:
     if isinstance(layer, nn.Flatten):
-        return x.flatten(2) if x.ndim == 3 else x.reshape(len(x), clients, -1).transpose(0, 1)
+        return x.flatten(2) if x.ndim == 3 else x.movedim(4, 2).flatten(2)
     if isinstance(layer, nn.Conv2d):
-        return _convolved(layer, leaf, x, clients)
+        return _convolved(layer, leaf, x)
+    if isinstance(layer, (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)):
+        pooled: Tensor = layer(x.flatten(0, 1).movedim(3, 1)).movedim(1, 3)
+        return pooled.reshape(*x.shape[:2], *pooled.shape[1:])
     if not isinstance(layer, nn.Linear):
-        turned = x.ndim == 4 and not x.is_contiguous()  # as pictures' products lie: channels, then samples
-        out: Tensor = layer(x.transpose(0, 1)).transpose(0, 1) if turned else layer(x)
+        out: Tensor = layer(x)
         return out
     weight, bias = leaf("weight"), leaf("bias")
     assert weight is not None
@@ -90,31 +91,33 @@ def _through(layer: nn.Module, leaf: Callable[[str], Tensor | None], x: Tensor, 
     return torch.baddbmm(bias[:, None] if bias.ndim == 2 else bias, x, weight.transpose(1, 2))
 
 
-def _convolved(layer: nn.Conv2d, leaf: Callable[[str], Tensor | None], x: Tensor, clients: int) -> Tensor:
+def _convolved(layer: nn.Conv2d, leaf: Callable[[str], Tensor | None], x: Tensor) -> Tensor:
     """Return the convolutions of all clients as one, in which each has a group of channels."""
     weight, bias = leaf("weight"), leaf("bias")
     assert weight is not None
+    clients, samples, high, wide, channels = x.shape
     weight = weight if weight.ndim == 5 else weight.expand(clients, *weight.shape)
     bias = bias if bias is None or bias.ndim == 2 else bias.expand(clients, -1)
     usual = layer.groups == 1 and set(layer.dilation) == {1} and not isinstance(layer.padding, str)
-    if usual and layer.in_channels <= FEW and not x.requires_grad:
+    if usual and channels <= FEW and not x.requires_grad:
         return _by_patches(layer, weight, bias, x)
-    groups = clients * layer.groups
+    every = x.permute(1, 2, 3, 0, 4).reshape(samples, high, wide, clients * channels).movedim(3, 1)
+    filters = weight.flatten(0, 1).contiguous(memory_format=torch.channels_last)
     own = None if bias is None else bias.flatten()
-    return F.conv2d(x, weight.flatten(0, 1), own, layer.stride, layer.padding, layer.dilation, groups)
+    groups = clients * layer.groups
+    found = F.conv2d(every, filters, own, layer.stride, layer.padding, layer.dilation, groups).movedim(1, 3)
+    return found.reshape(*found.shape[:3], clients, -1).permute(3, 0, 1, 2, 4)
 
 
 def _by_patches(layer: nn.Conv2d, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    """Return convolutions of pictures as products of filters and patches, which need no gradient."""
-    clients, filters, channels, rows, columns = weight.shape
+    """Return convolutions of pictures as products of patches, which need no gradient, and filters."""
+    clients, filters, _, rows, columns = weight.shape
     assert not isinstance(layer.padding, str)
     along, across = layer.padding
-    whole = F.pad(x, (across, across, along, along))
-    whole = whole.reshape(len(x), clients, channels, *whole.shape[2:]).permute(1, 0, 3, 4, 2)
-    seen = whole.contiguous().unfold(2, rows, layer.stride[0]).unfold(3, columns, layer.stride[1])
-    high, wide = seen.shape[2:4]
-    patches = seen.permute(0, 1, 2, 3, 5, 6, 4).reshape(clients, len(x) * high * wide, -1)  # neighbours in memory last
-    flat = weight.permute(0, 1, 3, 4, 2).flatten(2)
-    start = flat.new_zeros(1, 1, 1) if bias is None else bias[:, :, None]
-    out = torch.baddbmm(start, flat, patches.transpose(1, 2))
-    return out.view(clients * filters, len(x), high, wide).transpose(0, 1)
+    whole = F.pad(x, (0, 0, across, across, along, along))
+    seen = whole.unfold(2, rows, layer.stride[0]).unfold(3, columns, layer.stride[1])
+    samples, high, wide = seen.shape[1:4]
+    patches = seen.permute(0, 1, 2, 3, 5, 6, 4).reshape(clients, samples * high * wide, -1)  # neighbours in memory last
+    flat = weight.permute(0, 3, 4, 2, 1).flatten(1, 3)
+    out = torch.bmm(patches, flat) if bias is None else torch.baddbmm(bias[:, None], patches, flat)
+    return out.view(clients, samples, high, wide, filters)
