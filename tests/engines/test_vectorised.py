@@ -63,6 +63,7 @@ from hansa.plan.files import plan_from_table
 from hansa.server.optimisers import Adam
 from hansa.task import ClientData, Model, Task
 from hansa.training.local import LocalTraining, Turn, train
+from hansa.training.visits import AddsToState
 from hansa.tree import equal
 from journals import ListJournal
 
@@ -383,7 +384,8 @@ def test_a_kernel_that_fails_does_not_go_unsaid(
     told = f"The kernel 'stacked' failed, so 6 clients trained one by one on the CPU, more slowly: {says}."
     with pytest.warns(HansaWarning, match=re.escape(told)):
         found = ran(algorithm, Vectorised(threads=1), model=model, journal=journal)
-    assert_same(ran(algorithm, Serial(1), model=model), found, 0.0)
+    put_off = isinstance(algorithm, AddsToState)  # sums, which are then added up in another order
+    assert_same(ran(algorithm, Serial(1), model=model), found, STACKED if put_off else 0.0)
     assert paths_of(journal) == {"serial": 18}
 
 
@@ -483,9 +485,9 @@ def test_clients_without_anything_of_their_own_are_never_looked_at_one_by_one(
     opened, alone = list[str](), list[int]()
     before, by_itself = visits._opened, Job.alone
 
-    def noted(place: Any, task: Task, block: visits.Block, *rest: Any) -> Any:
+    def noted(place: Any, task: Task, block: visits.Block, *rest: Any, **named: Any) -> Any:
         opened.extend(block.clients)
-        return before(place, task, block, *rest)
+        return before(place, task, block, *rest, **named)
 
     monkeypatch.setattr(visits, "_opened", noted)
     monkeypatch.setattr(Job, "alone", lambda job: alone.append(job.size) or by_itself(job))

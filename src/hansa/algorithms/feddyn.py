@@ -14,13 +14,13 @@ from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Weights, total_weight
 from hansa.training.local import Correction, LocalTraining
-from hansa.training.visits import Visit
+from hansa.training.visits import AddsToState, Visit
 from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, add, nest, pick, scale, subtract, zeros_like
 
 
 @dataclass(frozen=True)
-class FedDyn(Wrapper):
+class FedDyn(Wrapper, AddsToState):
     """Clients minimise `f_k(θ) − ⟨λ_k, θ⟩ + α/2·‖θ − θᵗ‖²` (eq. 1), so that local and global optima agree.
 
     Every gradient gains `α·(θ − θᵗ) − λ_k`; afterwards `λ_k ← λ_k − α·(θ_k − θᵗ)`, which is the gradient at the

@@ -16,13 +16,13 @@ from hansa.server.optimisers import SGD, ServerOptimiser
 from hansa.task import ClientData, Task
 from hansa.training.averaging import Weights, total_weight
 from hansa.training.local import Correction, LocalTraining, Trained, Turn
-from hansa.training.visits import Visit, measured
+from hansa.training.visits import AddsToState, Visit, measured
 from hansa.training.wrappers import Wrapper
 from hansa.tree import Tree, add, nest, pick, scale, subtract, zeros_like
 
 
 @dataclass(frozen=True)
-class Scaffold(Wrapper):
+class Scaffold(Wrapper, AddsToState):
     """FedAvg whose clients correct their drift by control variates (Algorithm 1).
 
     Local steps are `y ← y − η·(g(y) − c_k + c)`.  Then the client's control becomes, by `option`,

@@ -43,7 +43,12 @@ class ClientSide:
         return self.before is not None and self.before.individual
 
     def state(self, client: str) -> Tree | None:
-        """Return a client's state, where it has been visited; refuse where the state stayed at its site."""
+        """Return a client's state in this machine's memory, where it has been visited."""
+        found = self.held(client)
+        return None if found is None else {key: leaf.cpu() for key, leaf in found.items()}
+
+    def held(self, client: str) -> Tree | None:
+        """Return a client's state, on a device where it was left there; refuse where the state stayed at its site."""
         found = self.stored(client)
         says = f"The state of client '{client}' is at its site, so what it deploys is made there alone"
         require(found is None or AT_SITE not in found, f"{says}: ask the site.")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hansa.engines.kernels.cohort import Job
-from hansa.engines.kernels.lazy_sum import dense_tree
+from hansa.engines.kernels.lazy_sum import Copies, dense_tree, lazily
 from hansa.engines.session import ClientFailed, PhaseContext, Reply, RoundServer, client_errors, receive, reply_with
 from hansa.engines.trainer import Trainer
 from hansa.io import wire
@@ -15,7 +15,8 @@ from hansa.lazy import torch
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.local import Trained, Turn
-from hansa.training.visits import Visit, turn_seed
+from hansa.training.visits import AddsToState, Visit, turn_seed
+from hansa.training.wrappers import client_side
 from hansa.tree import Tree
 
 
@@ -63,7 +64,8 @@ def carry_out(
     `whole` are all samples in one piece, where they are at hand.  Uploads may be lazy sums.
     """
     began = time.perf_counter()
-    pending = _opened(context, task, block, data, server)
+    apart = Copies(trainer.device) if isinstance(client_side(context.side.algorithm), AddsToState) else None
+    pending = _opened(context, task, block, data, server, lazy=apart is not None)
     turns = 0
     while waiting := [place for place, one in pending.items() if one.turn is not None]:
         _turn(pending, waiting, turns, whole if len(waiting) == len(block.clients) else None, trainer, server)
@@ -75,7 +77,7 @@ def carry_out(
     for place, one in pending.items():
         try:
             own = task.received(one.client, one.down)
-            reply = _reply(context, one, sizes[id(own)] if own is one.down else wire.cost(own), seconds)
+            reply = _reply(context, one, sizes[id(own)] if own is one.down else wire.cost(own), seconds, apart)
             up = receive(context, task, one.down, reply)
         except ClientFailed as error:
             server.refuse(one.client, error)
@@ -85,12 +87,16 @@ def carry_out(
 
 
 def _opened(
-    context: PhaseContext, task: Task, block: Block, data: Sequence[ClientData], server: RoundServer
+    context: PhaseContext, task: Task, block: Block, data: Sequence[ClientData], server: RoundServer, *, lazy: bool
 ) -> dict[int, Pending]:
-    """Begin all visits; whoever fails at once is left out."""
+    """Begin all visits; whoever fails at once is left out.
+
+    Lazy states are added to on the device that trains, with the same bits from wherever they were read.
+    """
     found: dict[int, Pending] = {}
     for place, (client, visit, down) in enumerate(zip(block.clients, block.visits, block.downs, strict=True)):
-        seed, state = server.seed(client, visit), context.side.state(client)
+        seed, state = server.seed(client, visit), context.side.held(client) if lazy else context.side.state(client)
+        state = lazily(state) if lazy and state is not None else state
         try:
             with client_errors(client):
                 view, own = context.side.view(client, data[place], task), task.received(client, down)
@@ -133,11 +139,16 @@ def _turn(
             server.refuse(one.client, error)
 
 
-def _reply(context: PhaseContext, one: Pending, bytes_down: int, seconds: float) -> Reply:
+def _reply(context: PhaseContext, one: Pending, bytes_down: int, seconds: float, apart: Copies | None) -> Reply:
     assert one.done is not None
     up, state = one.done
     with client_errors(one.client):
         upload = context.side.algorithm.encode(up.sums)
         if Role.EACH in context.algorithm.uplink.values() or context.looked_at:
             upload = dense_tree(upload)  # the server will look at every leaf
-        return reply_with(one.client, up, upload, dense_tree(state), bytes_down, seconds)
+        return reply_with(one.client, up, upload, _settled(state, apart), bytes_down, seconds)
+
+
+def _settled(state: Tree, apart: Copies | None) -> Tree:
+    """Return a state of tensors only; where its sums were put off, they are made on the device that trains."""
+    return dense_tree(state) if apart is None else {key: apart.of(leaf) for key, leaf in state.items()}

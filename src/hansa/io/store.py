@@ -28,6 +28,7 @@ from hansa.lazy import Tensor, torch
 from hansa.tree import Tree
 
 Progress = dict[str, Any]
+Held = bytes | Tree  # packed, or as it is where leaves lie on a device: to fetch them is the most of the work
 
 APPLICATION = 0x48414E53  # "HANS", which tells a store from other programs' SQLite files
 FORMAT = 2  # of stores; those of the first format had no number
@@ -144,7 +145,7 @@ class DiskStore:
 
     def __init__(self, path: Path, *, read_only: bool = False):
         self.path, self._rows = path, 0  # the sum over the rows as they are now
-        self._held: dict[tuple[str, str], bytes] = {}  # what was put of late, by name and client, longest ago first
+        self._held: dict[tuple[str, str], Held] = {}  # what was put of late, by name and client, longest ago first
         self._waiting: set[tuple[str, str]] = set()  # those of it that are not written yet
         self._bytes = 0  # of what is held
         self._lock: IO[bytes] | None = None
@@ -257,29 +258,29 @@ class DiskStore:
     def _count(self, rows: Iterable[tuple[str, str, bytes]], sign: int) -> None:
         self._rows = (self._rows + sign * sum(_mark(*row) for row in rows if row[0] != NOTE)) % MODULUS
 
-    def _hold(self, name: str, client: str, blob: bytes) -> None:
+    def _hold(self, name: str, client: str, held: Held) -> None:
         """Keep a tree for the next commit, and write those that were put longest ago where that is too much."""
         self._let_go(name, client)
-        self._held[name, client] = blob
+        self._held[name, client] = held
         self._waiting.add((name, client))
-        self._bytes += len(blob)
+        self._bytes += _weight(held)
         while self._bytes > HELD:
             oldest = next(iter(self._held))
             waited = oldest in self._waiting
-            blob = self._let_go(*oldest)
+            held = self._let_go(*oldest)
             if waited:
-                self._write(*oldest, blob)
+                self._write(*oldest, _packed(held))
 
-    def _let_go(self, name: str, client: str) -> bytes:
-        blob = self._held.pop((name, client), b"")
+    def _let_go(self, name: str, client: str) -> Held:
+        held = self._held.pop((name, client), b"")
         self._waiting.discard((name, client))
-        self._bytes -= len(blob)
-        return blob
+        self._bytes -= _weight(held)
+        return held
 
     def _write_held(self) -> None:
-        for key, blob in self._held.items():
+        for key, held in self._held.items():
             if key in self._waiting:
-                self._write(*key, blob)
+                self._write(*key, _packed(held))
         self._waiting.clear()
 
     def _write(self, name: str, client: str, blob: bytes) -> None:
@@ -311,12 +312,14 @@ class DiskStore:
 
     def get(self, name: str, client: str = "") -> Tree | None:
         """Return a tree, or None where none was put."""
-        blob = self._held[name, client] if (name, client) in self._held else self._read(name, client)
-        return None if blob is None else wire.unpack(blob)[0]
+        found = self._held[name, client] if (name, client) in self._held else self._read(name, client)
+        return wire.unpack(found)[0] if isinstance(found, bytes) else found
 
     def put(self, name: str, tree: Tree, client: str = "") -> None:
         """Store a tree under a name; permanent from the next commit on."""
-        self._hold(name, client, wire.pack(tree))
+        self._hold(
+            name, client, _own(tree) if any(leaf.device.type != "cpu" for leaf in tree.values()) else wire.pack(tree)
+        )
 
     def drop(self, name: str, client: str = "") -> None:
         """Remove a tree; gone for good from the next commit on."""
@@ -366,6 +369,19 @@ class DiskStore:
         self._database.close()
         if self._lock is not None:
             self._lock.close()
+
+
+def _own(tree: Tree) -> Tree:
+    """Return a tree that lies on a device, in memory of its own, laid out as it would be read."""
+    return {key: leaf.detach().clone(memory_format=torch.contiguous_format) for key, leaf in tree.items()}
+
+
+def _packed(held: Held) -> bytes:
+    return held if isinstance(held, bytes) else wire.pack(held)
+
+
+def _weight(held: Held) -> int:
+    return len(held) if isinstance(held, bytes) else wire.size(held)
 
 
 def _digest(blob: bytes) -> bytes:

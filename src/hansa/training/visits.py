@@ -81,6 +81,16 @@ class TrainsOnce(TrainsLocally):
         return self.conclude(turn, trained, down, state, data)
 
 
+class AddsToState:
+    """An algorithm whose clients' states are added to and multiplied, leaf by leaf, and enter nothing but such sums.
+
+    So an engine may put off adding them up, and do so where clients train.  Whoever says so wrongly hears of it: a lazy
+    sum that anything else is asked of is made a tensor, or is refused.
+    """
+
+    __slots__ = ()
+
+
 class AddsUp(Algorithm):
     """An algorithm whose upload is a sum over samples, so that the samples of many clients give the sum of theirs.
 

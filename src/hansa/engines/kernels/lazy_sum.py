@@ -3,7 +3,10 @@
 When many clients train together, nobody needs each client's own leaf as long as only sums of them are asked for.  A
 `LazySum` stands in for such a leaf: algorithms add, subtract and scale it as they would a tensor, which only notes
 coefficients; a sum over a cohort then costs one product.  Anything else that is asked of one makes the tensor, so
-an algorithm that does look at a client's leaf gets what it would have got.
+an algorithm that does look at a client's leaf gets what it would have got, in this machine's memory.
+
+A client's state may be made of such leaves too (`AddsToState`): what an algorithm adds to it is then added up on the
+device that trains, which a state that comes again soon never leaves.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ class Deltas(Protocol):
     """The displacements of one leaf by many clients' training."""
 
     def one(self, place: int) -> Tensor:
-        """Return one client's displacement."""
+        """Return one client's displacement, on the device that it was trained on."""
         ...
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
@@ -55,7 +58,7 @@ class LazySum:
     @classmethod
     def moved(cls, start: Tensor, terms: Iterable[tuple[float, Tensor | Delta]]) -> Tensor:
         """Return a leaf after training, from its start and what moved it."""
-        every: Terms = {id(start): (1.0, start)}
+        every: Terms = dict(start.terms) if isinstance(start, LazySum) else {id(start): (1.0, start)}
         for coefficient, term in terms:
             _accumulate(every, coefficient, term)
         return cast(torch.Tensor, cls(start.shape, start.dtype, every))
@@ -69,6 +72,17 @@ class LazySum:
     def tensor(self) -> Tensor:
         """Return the leaf itself."""
         return _add_up(self.terms, self.shape, self.dtype)
+
+    def on(self, copies: Copies) -> Tensor:
+        """Return the leaf itself, added up on a device; a single tensor is not copied where it lies there."""
+        found = list(self.terms.values())
+        if len(found) == 1 and found[0][0] == 1.0:
+            return copies.of(found[0][1])
+        result: Tensor | None = None
+        for coefficient, term in found:
+            part = copies.of(term)
+            result = part * coefficient if result is None else result.add_(part, alpha=coefficient)
+        return torch.zeros(self.shape, dtype=self.dtype, device=copies.device) if result is None else result
 
     def all_finite(self, own: Collection[int] = ()) -> bool:
         """Tell whether all terms are finite, without making the tensor; those of these identities are known to be."""
@@ -153,6 +167,31 @@ class LazySum:
         return getattr(self.tensor(), name)
 
 
+class Copies:
+    """Leaves on a device; tensors that several of them are made of are copied once."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._known: dict[int, tuple[Any, Tensor]] = {}  # by identity, with what keeps it unique
+
+    def of(self, leaf: Tensor | Delta) -> Tensor:
+        """Return a leaf on the device."""
+        if isinstance(leaf, LazySum):
+            return leaf.on(self)
+        if isinstance(leaf, Delta):
+            return leaf.deltas.one(leaf.place).to(self.device)
+        if leaf.device == self.device:
+            return leaf
+        if id(leaf) not in self._known:
+            self._known[id(leaf)] = leaf, leaf.to(self.device)
+        return self._known[id(leaf)][1]
+
+
+def lazily(tree: Tree) -> Tree:
+    """Return a tree of lazy sums, wherever its tensors lie."""
+    return {key: cast(torch.Tensor, _lazy(leaf)) for key, leaf in tree.items()}
+
+
 def dense(leaf: Tensor) -> Tensor:
     """Return the tensor of a leaf that may be a lazy sum."""
     return leaf.tensor() if isinstance(leaf, LazySum) else leaf
@@ -198,10 +237,10 @@ def _add_up(terms: Terms, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         if isinstance(term, Delta):
             together.setdefault(id(term.deltas), (term.deltas, {}))[1][term.place] = coefficient
         else:
-            result = coefficient * term if result is None else result.add_(term, alpha=coefficient)
+            result = coefficient * term.cpu() if result is None else result.add_(term.cpu(), alpha=coefficient)
     for deltas, coefficients in together.values():
-        part = _moved(deltas, coefficients)
-        result = part if result is None else result.add_(part.to(result.device))
+        part = _moved(deltas, coefficients).cpu()
+        result = part if result is None else result.add_(part)
     return torch.zeros(shape, dtype=dtype) if result is None else result
 
 

@@ -6,8 +6,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 
 from hansa.engines.kernels.cohort import Cohort
+from hansa.engines.kernels.lazy_sum import Copies
 from hansa.engines.kernels.recordings import Recordings
-from hansa.lazy import Tensor, torch
+from hansa.lazy import torch
 from hansa.task import Task
 from hansa.training.local import Trained, Turn
 from hansa.tree import Tree
@@ -66,8 +67,10 @@ class Moved:
     """Turns on a device; leaves that several have in common are moved once."""
 
     device: torch.device
-    _leaves: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # by identity, with what keeps it unique
     _last: tuple[Turn, Turn] | None = None
+
+    def __post_init__(self) -> None:
+        self.copies = Copies(self.device)
 
     def turn(self, turn: Turn) -> Turn:
         """Return a turn whose tensors are on the device."""
@@ -88,12 +91,7 @@ class Moved:
         )
 
     def _tree(self, tree: Tree) -> Tree:
-        return {key: self._leaf(leaf) for key, leaf in tree.items()}
-
-    def _leaf(self, leaf: Tensor) -> Tensor:
-        if id(leaf) not in self._leaves:
-            self._leaves[id(leaf)] = leaf, leaf.to(self.device)
-        return self._leaves[id(leaf)][1]
+        return {key: self.copies.of(leaf) for key, leaf in tree.items()}
 
 
 def _brought_back(turn: Turn, found: Trained) -> Trained:

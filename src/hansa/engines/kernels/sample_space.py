@@ -165,7 +165,7 @@ class WeightDeltas:
         """Return one client's displacement."""
         first = int(self.counts[:place].sum())
         rows = slice(first, first + int(self.counts[place]))
-        return self._product(self.coordinates[rows].neg(), rows).cpu()
+        return self._product(self.coordinates[rows].neg(), rows)
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
         """Return `−Σ_k c_k X_kᵀ D_k`, one product."""

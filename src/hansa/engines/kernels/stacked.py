@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hansa.engines.kernels import side_by_side
 from hansa.engines.kernels.cohort import Cohort, Padded, bundles, orders, trained
-from hansa.engines.kernels.lazy_sum import Delta, LazySum
+from hansa.engines.kernels.lazy_sum import Copies, Delta, LazySum
 from hansa.engines.kernels.recorded_stacks import Part, RecordedStack, Shape, StackRecordings
 from hansa.engines.kernels.widths import differ, fits, narrowed, network_of, widened
 from hansa.lazy import F, Tensor, torch
@@ -121,7 +121,7 @@ class StackedDeltas:
 
     def one(self, place: int) -> Tensor:
         """Return one client's."""
-        return self.steps[place].cpu()
+        return self.steps[place]
 
     def combine(self, coefficients: Mapping[int, float]) -> Tensor:
         """Return a weighted sum over the stack."""
@@ -142,7 +142,7 @@ class _Stack:
     """Clients of a bundle, those with most steps first, so that the ones still training are always the first few."""
 
     def __init__(self, cohort: Cohort, bundle: Sequence[int], device: torch.device):
-        self.device, self.cohort, self.bundle = device, cohort, bundle
+        self.device, self.cohort, self.bundle, self.copies = device, cohort, bundle, Copies(device)
         self.turns = [cohort.turns[place] for place in bundle]
         turn = self.turn = self.turns[0]
         self.task = replace(turn.task, mixed=False) if turn.task.mixed else turn.task  # small networks gain nothing
@@ -166,8 +166,8 @@ class _Stack:
         """Return a leaf of all clients; where they hold the very same, once."""
         first = leaf(self.turns[0])
         if self.cohort.alike or all(leaf(turn) is first for turn in self.turns):
-            return first.to(self.device)[None]
-        return torch.stack([leaf(turn).to(self.device) for turn in self.turns])
+            return self.copies.of(first)[None]
+        return torch.stack([self.copies.of(leaf(turn)) for turn in self.turns])
 
     def _trees(self, tree: Callable[[Turn], Tree]) -> Tree:
         keys = [key for key in tree(self.turns[0]) if key in self.own]
