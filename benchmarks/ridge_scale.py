@@ -2,8 +2,10 @@
 
     python benchmarks/ridge_scale.py                   # 120,300 samples of 9,275 clients, 1,280 features, 1,203 classes
     python benchmarks/ridge_scale.py --device cuda     # 164,172 samples, 2,028 classes, and 10,000 random features
+    python benchmarks/ridge_scale.py --handed-over     # the sums alone, of clients that come one by one; --device cuda
 
 The bound is one float32 product Zᵀ Z and class sums by index_add on data in one place, and a float64 Cholesky solve.
+Of clients that come one by one a second bound is a bare loop: each one's product, added in float64.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import argparse
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,12 +23,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hansa.algorithms.fed3r import Fed3R
+from hansa.data.clients import IndexedClients
+from hansa.data.dataset import Samples
+from hansa.data.federation import Federation
+from hansa.data.targets import Classes
+from hansa.engines.vectorised import Vectorised
+from hansa.io.store import MemoryStore
+from hansa.models.dense import Linear
+from hansa.orchestrate.star import Sweep
 from hansa.ridge import RandomFeatures, RidgeStatistics
+from hansa.running.experiment import Experiment, Phase
+from hansa.running.loop import run_round
+from hansa.running.phase_run import PhaseRun
+from hansa.task import Task
 
 LAM = 0.01
 DIMENSION = 1280
 RANDOM = 10_000
+PER_CLIENT = 13  # samples of iNaturalist's clients, on average
+SINGLE = 100  # clients whose uploads are looked at
+TARGET = 2.0  # the most that clients one by one may take of the floor
 T = TypeVar("T")
+Clients = Sequence[tuple[Tensor, Tensor]]
 
 
 def main() -> None:
@@ -34,9 +53,14 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--handed-over", action="store_true", help="only the sums of clients that come one by one")
+    parser.add_argument("--clients", type=int, help="of --handed-over, 13 samples each (9,275; on a CPU 927)")
     settings = parser.parse_args()
     torch.set_num_threads(settings.threads)
-    if settings.device == "cuda":
+    if settings.handed_over:
+        clients = settings.clients or (9_275 if settings.device == "cuda" else 927)
+        handed_over(clients, 1_203, settings.device, settings.repeats)
+    elif settings.device == "cuda":
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
         linear(164_172, 9_275, 2_028, "cuda", settings.repeats)
         random_features(164_172, 2_028, "cuda", settings.repeats)
@@ -70,6 +94,64 @@ def linear(samples: int, clients: int, classes: int, device: str, repeats: int) 
     print(f"  solved: floor                    {bound:8.4f} s")
     print(f"  solved: ours, clients one by one {ours:8.4f} s   ratio {ours / bound:.2f}")
     report_error(z, y, classes)
+
+
+def handed_over(clients: int, classes: int, device: str, repeats: int) -> None:
+    """Compare sums over clients that come one by one with both bounds, and single uploads with the bare loop."""
+    z, y = data(PER_CLIENT * clients, classes, device)
+    sizes = client_sizes(len(y), clients).tolist()
+    slices = list(zip(z.split(sizes), y.split(sizes), strict=True))
+    apart = [(rows.clone(), labels.clone()) for rows, labels in slices]
+    print(f"\n{clients} clients, {len(y)} samples, {DIMENSION} features, {classes} classes, on {device}")
+
+    def ours(parts: Clients) -> RidgeStatistics:
+        return RidgeStatistics.from_clients(parts, DIMENSION, classes, device=device)
+
+    floor, loop, sliced, separate = race(
+        repeats,
+        lambda: sums(z, y, classes),
+        lambda: bare_loop(slices, classes),
+        lambda: ours(slices),
+        lambda: ours(apart),
+    )
+    print(f"  floor: all rows at once              {floor:8.4f} s")
+    print(f"  floor: a bare loop over clients      {loop:8.4f} s")
+    for name, seconds in (("slices of one array", sliced), ("arrays of their own", separate)):
+        ratios = f"{seconds / floor:.2f} of all at once (target ≤ {TARGET:g}), {seconds / loop:.2f} of the loop"
+        print(f"  ours: {name:30} {seconds:8.4f} s   {ratios}")
+    looked_at(z[: SINGLE * PER_CLIENT], y[: SINGLE * PER_CLIENT], classes, device, repeats)
+
+
+def looked_at(z: Tensor, y: Tensor, classes: int, device: str, repeats: int) -> None:
+    """Compare rounds in which the server looks at every upload, and rounds in which it does not, with the bare loop."""
+    parts = list(zip(z.split(PER_CLIENT), y.split(PER_CLIENT), strict=True))
+    index = {f"{k:06d}": np.arange(k * PER_CLIENT, (k + 1) * PER_CLIENT) for k in range(len(parts))}
+    samples = Samples(z.cpu().numpy(), y.cpu().numpy())
+    federation = Federation(IndexedClients(samples, index), Classes(tuple(map(str, range(classes)))))
+    task = Task(Linear(bias=False), (DIMENSION,), classes, len(index), samples=len(y))
+    loop = race(repeats, lambda: bare_loop(parts, classes))[0] / len(parts)
+    print(f"  a client in the bare loop            {1000 * loop:8.2f} ms  ({len(parts)} clients)")
+    for remember in ("nothing", "fingerprints"):
+        phase = Phase("only", Fed3R(ridge=LAM), Sweep(), 1, remember=remember)  # type: ignore[arg-type]
+        engine = Vectorised(device)
+        times = []
+        for _ in range(repeats):
+            run = PhaseRun(Experiment(task, federation, (phase,), engine), 0, MemoryStore(), None)
+            with engine.open(run.context) as session:
+                times.append(timed(partial(run_round, run, session))[1] / len(parts))
+        print(
+            f"  … in a round, {'remembering ' + remember:26} {1000 * min(times):5.2f} ms  {min(times) / loop:.1f} times"
+        )
+
+
+def bare_loop(clients: Clients, classes: int) -> tuple[Tensor, Tensor]:
+    """The bound of clients one by one: nothing but each one's products, added in float64."""
+    gram = torch.zeros(DIMENSION, DIMENSION, dtype=torch.float64, device=clients[0][0].device)
+    moment = gram.new_zeros(classes, DIMENSION)
+    for z, y in clients:
+        gram.add_(z.T @ z)
+        moment.index_add_(0, y, z.double())
+    return gram, moment.T
 
 
 def random_features(samples: int, classes: int, device: str, repeats: int) -> None:

@@ -2,11 +2,12 @@
 
     make results-closed                        # everything; finished runs are found, not repeated
     python experiments/closed.py digits USPS   # the runs of some data sets, and the page
+    python experiments/closed.py lacking       # those of data sets that the page lacks, or has of another budget
+    python experiments/closed.py page          # the page of what is there, and was recorded
 
-A data set that is not named shows its runs where all of them are there, else what the JSON file beside the page
-recorded of it.
-About a quarter of an hour of one core without CIFAR-100, whose features EfficientNet-Lite0 alone takes as long for.
-HANSA_DEVICE says where clients train and features are made.
+A data set shows its runs where all of them are there, else what the JSON file beside the page recorded of it.
+HANSA_DEVICE says where features are made; clients train on the CPU.  HANSA_WORKERS runs so many at a time, and
+HANSA_SECONDS ends it after so many: runs under way go on the next time.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from common import ENGINE, RESULTS, finished, headline, made_by, run, spread, table
+from common import HERE, RESULTS, Job, asked, finished, headline, made_by, make_with_features, spread, table
+from kept import LACKING
+
+from hansa.results.reader import Run
 
 SEEDS = (0, 1, 2)
-TUNED = 60  # rounds of training after a closed form
+TUNED = asked(60)  # rounds of training after a closed form
+FORMERLY = 12  # such rounds of what was recorded when the number was not
 ROUNDS = 12, 60  # of FedAvg beside closed forms
 LITE0 = {"name": "efficientnet-lite", "variant": 0, "size": 112}
 WRITERS = {"name": "npz", "path": "mnist.npz", "clients_from": "mnist_writers.npz"}
@@ -121,17 +126,17 @@ def plan(setting: str, start: str, algorithm: Any, own: bool) -> Settings:
     made["data"] = {**made["data"], "test": {"kind": "local" if own else "global"}}
     visits = {"rounds": TUNED, "evaluate_every": TUNED, "orchestration": {"name": "star", "clients": 10}}
     tuned = {"algorithm": algorithm, **visits}
-    return {**made, "phases": [*STARTS.get(start, [{"algorithm": start}]), tuned], "engine": ENGINE}
+    return {**made, "phases": [*STARTS.get(start, [{"algorithm": start}]), tuned], "engine": HERE}
 
 
 def label(*words: str) -> str:
-    """The name of a run's folder."""
+    """The name of a run's folder, of training with its budget."""
     return "closed-" + "".join(c if c.isalnum() else "-" for c in "-".join(words).lower().replace("λ", "lambda"))
 
 
-def gained(setting: str, name: str, start: str, algorithm: Any, own: bool) -> list[float]:
+def gained(setting: str, name: str) -> list[float]:
     """Points that training gains over the model it starts from, seed by seed."""
-    done = [run(label(setting, name), plan(setting, start, algorithm, own), seed) for seed in SEEDS]
+    done = finished(label(setting, name, str(TUNED)), SEEDS)
     before = [next(n for n, phase in enumerate(one.summary["phases"]) if phase["name"] == "calibrate") for one in done]
     return [100 * (headline(one) - headline(one, at)) for one, at in zip(done, before, strict=True)]
 
@@ -140,11 +145,10 @@ def training(settings: Mapping[str, bool]) -> tuple[str, dict[str, Any]]:
     """What training adds to a closed form, without any choice; of data sets that are made or recorded."""
     found = {
         name: {
-            setting: gained(setting, name, *row, own) if made else recorded()["gains"][name][setting]
+            setting: gained(setting, name) if made else recorded()["gains"][name][setting]
             for setting, made in settings.items()
         }
-        for own, rows in ((False, COMMON), (True, OWN))
-        for name, row in rows.items()
+        for name in (*COMMON, *OWN)
     }
     cells = [(name, *(points(values) for values in by.values())) for name, by in found.items()]
     means = [float(np.mean(values)) for by in found.values() for values in by.values()]
@@ -165,7 +169,7 @@ def points(values: Sequence[float]) -> str:
 
 def forms(setting: str) -> dict[str, Settings]:
     """The plans of closed forms and of FedAvg, which trains the same linear head."""
-    common = {"data": {**SETTINGS[setting]["data"], "test": {"kind": "global"}}, "engine": ENGINE}
+    common = {"data": {**SETTINGS[setting]["data"], "test": {"kind": "global"}}, "engine": HERE}
     rows: dict[str, Settings] = {name: {"model": model, "phases": phases} for name, (model, phases) in FORMS.items()}
     for rounds in ROUNDS:
         visits = {"rounds": rounds, "evaluate_every": rounds, "orchestration": {"name": "star", "clients": 10}}
@@ -178,11 +182,9 @@ def side_by_side(settings: Mapping[str, bool]) -> tuple[str, dict[str, Any]]:
     """Accuracy, bytes and operations of closed forms and of FedAvg."""
     parts, numbers = [], {}
     for setting, made in settings.items():
-        rows = forms(setting)
-        seeds = {name: SEEDS if "FedAvg" in name or setting == "digits" else SEEDS[:1] for name in rows}
         found = recorded()["side by side"].get(setting, {})
         if made:
-            found = {name: costs(label(setting, name), row, seeds[name]) for name, row in rows.items()}
+            found = {name: costs(finished(label(setting, name), seeds_of(setting, name))) for name in forms(setting)}
         cells = [
             (name, spread(one["accuracy"]), f"{one['bytes'] / 1e6:.2f}", f"{one['flops'] / 1e9:.2f}")
             for name, one in found.items()
@@ -194,9 +196,14 @@ def side_by_side(settings: Mapping[str, bool]) -> tuple[str, dict[str, Any]]:
     return "\n\n".join(parts), numbers
 
 
-def costs(name: str, plan: Settings, seeds: Sequence[int]) -> dict[str, Any]:
+def seeds_of(setting: str, name: str) -> Sequence[int]:
+    """The seeds of a row beside others: of a closed form one but on digits, where it has three."""
+    return SEEDS if "FedAvg" in name or setting == "digits" else SEEDS[:1]
+
+
+def costs(runs: Sequence[Run]) -> dict[str, Any]:
     """The accuracies of some seeds, and the mean of what they cost."""
-    phases = [(headline(one), one.summary["phases"]) for one in (run(name, plan, seed) for seed in seeds)]
+    phases = [(headline(one), one.summary["phases"]) for one in runs]
     sent = [sum(phase["bytes_up"] + phase["bytes_down"] for phase in every) for _, every in phases]
     flops = [sum(phase["flops"] for phase in every) for _, every in phases]
     return {
@@ -240,9 +247,28 @@ def chart(setting: str, found: Mapping[str, Mapping[str, Any]]) -> None:
     (RESULTS / f"closed-{setting.lower()}.svg").write_text(text, encoding="utf-8")
 
 
+def jobs(setting: str) -> list[Job]:
+    """All runs of a data set, closed forms first: they are made in seconds."""
+    beside = [
+        Job(label(setting, name), row, seed) for name, row in forms(setting).items() for seed in seeds_of(setting, name)
+    ]
+    after = [
+        Job(label(setting, name, str(TUNED)), plan(setting, *row, own), seed)
+        for own, rows in ((False, COMMON), (True, OWN))
+        for name, row in rows.items()
+        for seed in SEEDS
+    ]
+    return [*beside, *after]
+
+
 def there(setting: str) -> bool:
-    """Tell whether all runs of a data set are finished; the last to be made tells it."""
-    return len(finished(label(setting, list(forms(setting))[-1]), SEEDS)) == len(SEEDS)
+    """Tell whether all runs of a data set are finished."""
+    return all(finished(job.name, [job.seed]) for job in jobs(setting))
+
+
+def lacks(setting: str) -> bool:
+    """Tell whether nothing of a data set was recorded, or training of another number of rounds."""
+    return recorded().get("rounds", {}).get(setting) != TUNED
 
 
 @cache
@@ -254,22 +280,39 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 def main(words: Sequence[str]) -> None:
     """Make the runs of the data sets that are named (all where none is), and write the page of all that are there."""
-    odd = [word for word in words if word not in SETTINGS]
+    known = (*SETTINGS, LACKING, "page")
+    odd = [word for word in words if word not in known]
     if odd:
-        raise SystemExit(f"There is no data set '{odd[0]}': use {', '.join(SETTINGS)}.")
-    made = {one: not words or one in words or there(one) for one in SETTINGS}
+        raise SystemExit(f"There is no data set '{odd[0]}': use {', '.join(known)}.")
+    named = [word for word in words if word in SETTINGS] or ([] if "page" in words else list(SETTINGS))
+    wanted = sorted(named, key=lambda one: not lacks(one))
+    good = make_with_features([job for one in wanted if lacks(one) or LACKING not in words for job in jobs(one)])
+    write()
+    sys.exit(not good)
+
+
+def write() -> None:
+    """Write the page and the numbers behind it."""
+    made = {one: there(one) for one in SETTINGS}
     settings = {one: by for one, by in made.items() if by or one in recorded()["side by side"]}
     (after, gains), (beside, prices) = training(settings), side_by_side(settings)
     lacking = [one for one in SETTINGS if one not in settings]
     missing = f"\n\nNot run for this page: {', '.join(lacking)}." if lacking else ""
+    rounds = {one: TUNED if by else recorded().get("rounds", {}).get(one, FORMERLY) for one, by in made.items()}
+    rounds = {one: rounds[one] for one in settings}
+    budget = "; ".join(f"{', '.join(by)} {number}" for number, by in _together(rounds).items())
     notes = (RESULTS / "closed-notes.md").read_text(encoding="utf-8")
-    body = f"## Training after a closed form\n\n{after}{missing}\n\n"
+    body = f"## Training after a closed form\n\nRounds of training: {budget}.\n\n{after}{missing}\n\n"
     body += f"## Closed forms and FedAvg, side by side\n\n{beside}"
     page = f"# Closed forms, alone and as a start\n\n{made_by('make results-closed')}\n\n{notes}\n{body}\n"
     (RESULTS / "closed.md").write_text(page, encoding="utf-8")
-    numbers = {"gains": gains, "side by side": prices}
+    numbers = {"gains": gains, "side by side": prices, "rounds": rounds}
     (RESULTS / "closed.json").write_text(json.dumps(numbers, indent=1), encoding="utf-8")
-    print(body)
+
+
+def _together(rounds: Mapping[str, int]) -> dict[int, list[str]]:
+    """Return the data sets by their number of rounds."""
+    return {number: [one for one in rounds if rounds[one] == number] for number in sorted(set(rounds.values()))}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ WORKERS = int(os.environ.get("HANSA_WORKERS", "1"))
 DEVICE = os.environ.get("HANSA_DEVICE", "cpu")
 # Several at a time are a process each, of one thread; one alone may choose.
 ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1} if WORKERS > 1 else {"name": "auto", "device": DEVICE}
+HERE = {**ENGINE, "device": "cpu"}  # of heads and small layers on features, which a core trains as soon as a GPU
 UNTIL = time.time() + float(os.environ.get("HANSA_SECONDS", "inf"))
 CRASHES = 5  # of one run that are forgiven
 
@@ -136,6 +137,19 @@ def _alone(work: Callable[[Job], None], job: Job) -> None:
         work(job)
     except hansa.HansaError as error:
         sys.exit(f"{job}: {error}")
+
+
+def make_with_features(jobs: Sequence[Job], work: Callable[[Job], None] = make) -> bool:
+    """Make runs; the first of those that share features makes them, on HANSA_DEVICE, and the others find them."""
+    first: dict[str, Job] = {}
+    for job in jobs:
+        data = job.plan["data"]
+        kind = json.dumps([data.get(key) for key in ("source", "shift", "features")], sort_keys=True)
+        first.setdefault(kind if data.get("features") else "", job)
+    first.pop("", None)
+    makers = [replace(job, plan={**job.plan, "engine": ENGINE}) for job in first.values()]
+    good = make_all(makers, work)
+    return make_all([job for job in jobs if job not in first.values()], work) and good
 
 
 def finished(name: str, seeds: Iterable[int]) -> list[Run]:

@@ -2,27 +2,30 @@
 
     make results-fed3r                            # everything; finished runs are found, not repeated
     python experiments/fed3r.py init closed       # the runs of some sections
+    python experiments/fed3r.py lacking           # the runs whose numbers the page lacks, and no others
     python experiments/fed3r.py page              # the page from the runs that are there, and from what was kept
 
 Sections are the words of SECTIONS, rows and plans are in fed3r_rows.py.  Hansa's defaults are the main rows, the
-papers' values (λ = 0.01, T = 0.1, a tenth of the rate) are named rows beside them.  HANSA_WORKERS runs so many at a
-time, HANSA_DEVICE says where clients train and features are made, and HANSA_SECONDS ends it after so many: runs under
-way go on the next time.
+papers' values (λ = 0.01, T = 0.1, a tenth of the rate) are named rows beside them.  Runs whose numbers the page lacks
+come first.  HANSA_DEVICE says where features are made, of which the first run of each kind is made before the others;
+heads and adapters train on the CPU.  HANSA_WORKERS runs so many at a time, and HANSA_SECONDS ends it after so many:
+runs under way go on the next time.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import fed3r_beside
 import fed3r_rows as rows
 import numpy as np
-from common import RESULTS, RUNS, Job, finished, make_all, picture, reached, spread, table
+from common import RESULTS, RUNS, UNTIL, finished, make_with_features, picture, reached, spread, table
 from fed3r_rows import ROUNDS, Row
-from kept import Facts, Kept
+from kept import LACKING, Facts, Kept, lacking_first
 from safetensors.torch import load_file
 
 from hansa.results.reader import Run
@@ -220,11 +223,13 @@ def _needed(found: Sequence[tuple[int, float] | None]) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: its text, its runs, and what is computed beside them."""
+    """A part of the page: its text, its runs, what they need, and what is computed beside them and under which name."""
 
     title: str
     text: Callable[[Page], str]
     rows: Callable[[], Iterable[Row]] = tuple
+    prepare: Callable[[], object] = lambda: None
+    beside: str = ""
     make: Callable[[], object] = lambda: None
 
 
@@ -249,8 +254,8 @@ SECTIONS = {
         rows.small_cifar10,
     ),
     "select": Section("Choosing λ without communication", Page.selection, rows.ridge_rows),
-    "forget": Section("Forgetting one client", Page.forgetting, make=fed3r_beside.forgotten),
-    "privacy": Section("Differential privacy", Page.privacy, make=fed3r_beside.released),
+    "forget": Section("Forgetting one client", Page.forgetting, beside="forgetting", make=fed3r_beside.forgotten),
+    "privacy": Section("Differential privacy", Page.privacy, beside="privacy", make=fed3r_beside.released),
     "wire": Section("The wire's number format", Page.precision, rows.wire_rows),
 }
 
@@ -278,17 +283,20 @@ def write() -> None:
 
 def main(words: Sequence[str]) -> None:
     """Make the runs of the sections that are named (all where none is), then the page."""
-    odd = [word for word in words if word not in (*SECTIONS, "page")]
+    odd = [word for word in words if word not in (*SECTIONS, LACKING, "page")]
     if odd:
-        raise SystemExit(f"There is no section '{odd[0]}': use {', '.join(SECTIONS)}, page.")
-    chosen = [SECTIONS[word] for word in words if word != "page"] if words else list(SECTIONS.values())
+        raise SystemExit(f"There is no section '{odd[0]}': use {', '.join(SECTIONS)}, {LACKING}, page.")
+    named = [SECTIONS[word] for word in words if word in SECTIONS]
+    chosen = named or ([] if "page" in words else list(SECTIONS.values()))
     RUNS.mkdir(parents=True, exist_ok=True)
-    good = True
+    kept = Kept(RESULTS / "fed3r.json")
+    jobs = {str(job): job for one in chosen for row in one.rows() for job in row.jobs()}
     for section in chosen:
-        section.make()
-        first, *others = [Job(row.name, row.plan, seed) for row in section.rows() for seed in row.seeds] or [None]
-        if first is not None:
-            good &= make_all([first]) and make_all(others)  # the first makes features that all others find
+        section.prepare()
+    good = make_with_features(lacking_first(jobs.values(), [kept], words))
+    for section in chosen:
+        if section.beside and not (LACKING in words and kept.told(section.beside)) and time.time() < UNTIL:
+            section.make()
     if not words or "page" in words:
         write()
     sys.exit(not good)

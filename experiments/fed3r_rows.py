@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from common import DATA, ENGINE, RUNS
+from common import DATA, HERE, RUNS, Job
 
 from hansa.data.sources.npz import Npz
 
@@ -35,6 +35,10 @@ class Row:
     plan: Mapping[str, Any]
     seeds: Sequence[int] = SEEDS
 
+    def jobs(self) -> list[Job]:
+        """Return its runs, one for every seed."""
+        return [Job(self.name, self.plan, seed) for seed in self.seeds]
+
 
 def lite(variant: int = 0) -> dict[str, Any]:
     """Features of EfficientNet-Lite."""
@@ -47,7 +51,7 @@ def cifar(
     """A plan on CIFAR-100 features."""
     partition = {"name": "dirichlet", "clients": clients, "alpha": alpha, "balanced": True}
     data = {"source": CIFAR, "partition": partition, "features": lite(variant), "test": {"kind": "global"}}
-    return {"data": data, "phases": list(phases), "engine": ENGINE, **more}
+    return {"data": data, "phases": list(phases), "engine": HERE, **more}
 
 
 def gradient(name: str, rounds: int, rates: str = "", part: str = "head", **more: Any) -> dict[str, Any]:
@@ -183,7 +187,7 @@ def writer_rows() -> list[Row]:
         Row(
             name,
             slug("mnist", name),
-            {"data": data, "engine": ENGINE, **plan},
+            {"data": data, "engine": HERE, **plan},
             SEEDS if "FedAvg" in name else SEEDS[:1],
         )
         for name, plan in plans.items()
@@ -218,7 +222,7 @@ def shift_rows() -> list[tuple[float, bool, dict[str, Row]]]:
             partition = {"name": "dirichlet", "clients": 30, "alpha": 0.5}
             source = {"name": "npz", "path": str(RUNS / "cifar10-small.npz")}
             data = {"source": source, "partition": partition, "shift": shift, "features": lite()}
-            common = {"data": {**data, "test": {"kind": "global"}}, "engine": ENGINE}
+            common = {"data": {**data, "test": {"kind": "global"}}, "engine": HERE}
             name = f"delta{delta}{'-fedrdn' if normal else ''}"
             rows = {key: Row(key, slug(name, key), {**common, "phases": list(plan)}) for key, plan in plans.items()}
             found.append((delta, normal, rows))

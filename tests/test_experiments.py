@@ -257,6 +257,57 @@ def test_runs_whose_numbers_the_page_lacks_come_first(experiment, tmp_path: Path
     assert str(lacking[0]) == "fedseq-cifar-0-scaffold-1000-seed1"  # which cannot travel under way, so it begins early
 
 
+def test_features_are_made_by_the_first_run_that_needs_them(experiment, monkeypatch) -> None:
+    common, order = experiment("common"), []
+    monkeypatch.setattr(common, "make_all", lambda jobs, work: order.append(list(jobs)) or True)
+    monkeypatch.setattr(common, "ENGINE", {"name": "auto", "device": "cuda"})
+
+    def job(name: str, seed: int, **data: object) -> object:
+        return common.Job(name, {"data": {"source": "digits", **data}, "engine": common.HERE}, seed)
+
+    own, other = ({"name": "efficientnet-lite", "variant": number} for number in (0, 1))
+    jobs = [job("a", 0, features=own), job("a", 1, features=own), job("b", 0, features=other), job("c", 0)]
+    assert common.make_with_features([*jobs, job("d", 0, features=own, partition="iid")])
+    first, then = ([(str(one), one.plan["engine"]["device"]) for one in part] for part in order)
+    assert first == [("a-seed0", "cuda"), ("b-seed0", "cuda")]
+    assert then == [("a-seed1", "cpu"), ("c-seed0", "cpu"), ("d-seed0", "cpu")]
+
+
+def test_what_was_told_of_some_runs_of_a_row_lacks_them_all(experiment, tmp_path: Path) -> None:
+    kept, job = experiment("kept"), experiment("common").Job
+    told = {"runs": [{}, {}]}
+    rows = {"a": {"seeds": {"1": {}}}, "b": {"told": told}, "c": {"told": {"accuracy": 1}}}
+    (tmp_path / "page.json").write_text(json.dumps(rows))
+    page = kept.Kept(tmp_path / "page.json")
+    jobs = [job(name, {}, seed) for name in "abcd" for seed in range(2)]
+    lacking = kept.lacking_first(jobs, [page], ["lacking"])
+    assert list(map(str, lacking)) == ["a-seed0", "d-seed0", "d-seed1"]
+    more = kept.lacking_first([job("b", {}, seed) for seed in range(3)], [page], ["lacking"])
+    assert list(map(str, more)) == ["b-seed0", "b-seed1", "b-seed2"]
+
+
+def test_pages_of_closed_forms_and_of_text_make_what_they_lack(experiment, tmp_path: Path, monkeypatch) -> None:
+    closed, text, made = experiment("closed"), experiment("text"), []
+    monkeypatch.setattr(closed, "make_with_features", lambda jobs: made.extend(jobs) or True)
+    monkeypatch.setattr(closed, "write", lambda: None)
+    monkeypatch.setattr(
+        closed, "recorded", lambda: {"rounds": dict.fromkeys(closed.SETTINGS, closed.TUNED) | {"EEG": 1}}
+    )
+    with pytest.raises(SystemExit):
+        closed.main(["lacking"])
+    assert made == closed.jobs("EEG") and len({str(one) for one in made}) == len(made)
+    monkeypatch.setattr(text, "RESULTS", tmp_path)
+    monkeypatch.setattr(text, "make_all", lambda jobs: made.extend(jobs) or True)
+    starts = {text.name_of("dirichlet", "start"): {"seeds": {str(seed): {} for seed in text.SEEDS}}}
+    (tmp_path / "text.json").write_text(json.dumps(starts))
+    made.clear()
+    assert text.make_rows(["dirichlet"], ["start", "head"], ["lacking"])
+    again = {f"{text.name_of('dirichlet', row)}-seed{seed}" for row in ("start", "head") for seed in text.SEEDS}
+    assert {str(one) for one in made} == again  # the closed form's runs are needed, though their numbers are there
+    made.clear()
+    assert text.make_rows(["dirichlet"], ["start"], ["lacking"]) and not made
+
+
 def test_the_table_of_attacks_shows_drops_against_the_same_seed(experiment) -> None:
     page = experiment("attacks")
     found = {page.CLEAN: {"FedSeq": [0.9, 0.8]}, "row": {"FedSeq": [0.7, 0.7]}}

@@ -212,6 +212,22 @@ def test_what_may_be_chance_is_not_deployed() -> None:
     assert told(2.0, -0.1, -0.08) == 1.0
 
 
+def test_what_may_be_chance_does_not_take_a_model_back() -> None:
+    """Two of eight report −0.6 and 0.9: s = 0.045 is above the slack, and within 2 · 0.3 · 0.75 · √(¾/2) of zero."""
+    many = replace(TASK, population=8)
+
+    def pace(doubt: float, *gaps: float) -> float:
+        algorithm = Guarded(FedAvg(), doubt=doubt)
+        server = judged(algorithm, algorithm.server_init(TASK), 0.0)
+        worse = torch.tensor([sum(gaps), sum(gap**2 for gap in gaps)], dtype=torch.float64)
+        step = torch.tensor([[2.0], [-2.0]])
+        server = algorithm.server_step(many, server, Update({"model.head.weight": step, "guard.worse": worse}, 2.0, 2))
+        return float(server["guard.pace"])
+
+    assert pace(2.0, -0.6, 0.9) == 1.0 and pace(0.0, -0.6, 0.9) == 0.25
+    assert pace(2.0, 0.1, 0.2) == 0.25
+
+
 def test_several_exchanges_are_judged_where_models_move() -> None:
     """Mime's first exchange collects a gradient and its second trains: one judgement for both, and no momentum back."""
     clients, algorithm = mixed(), Guarded(Mime(replace(LOCAL, lr=30.0), 0.5))

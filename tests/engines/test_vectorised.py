@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,22 @@ def test_a_user_may_insist_on_one_by_one() -> None:
 def test_closed_forms_equal_serial() -> None:
     assert path(Fed3R(), Linear()) == "pooled"
     assert_same(*(ran(Fed3R(), e, orchestration=Sweep(), rounds=1) for e in (Serial(), Vectorised())), 1e-6)
+
+
+def test_statistics_that_are_looked_at_are_let_go_of_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+    made = Fed3R.statistics
+
+    def watched(self: Fed3R, *rest: Any) -> Any:
+        found = made(self, *rest)
+        alive.append(sum(one() is not None for one in held))
+        held.append(weakref.ref(found["ridge.gram"]))
+        return found
+
+    monkeypatch.setattr(Fed3R, "statistics", watched)
+    ran(Fed3R(), Vectorised(), orchestration=Sweep(), rounds=1, remember="fingerprints")
+    assert len(alive) >= len(SIZES) and max(alive) <= 1
 
 
 def test_features_that_change_in_training_are_not_computed_once() -> None:

@@ -101,6 +101,38 @@ def test_clients_one_by_one_give_the_bits_of_all_rows_in_one_piece(problem: Prob
     assert torch.equal(RidgeStatistics.from_clients([(z[:0], y[:0])], 12, 5).gram, torch.zeros(12, 12).double())
 
 
+def test_slices_that_do_not_follow_each_other_are_copied_as_they_are(problem: Problem) -> None:
+    z, y = problem.z.float()[:48], problem.y[:48]
+    parts = list(zip(z.split(4), y.split(4), strict=True))
+    gaps = torch.cat([z, z], 1)[:, :12]
+    for clients in (
+        parts[::-1],
+        parts[::2],
+        [parts[0], parts[0], parts[1]],
+        [parts[0], (z[4:4], y[4:4]), parts[1]],
+        list(zip(gaps.split(4), y.split(4), strict=True)),
+        [(a.reshape(12, 4).T, b) for a, b in parts],  # side by side in memory, and column by column
+        list(zip(z.split(4), y.flip(0).split(4)[::-1], strict=True)),
+        [(a.clone(), b.clone()) for a, b in parts],
+    ):
+        found = RidgeStatistics.from_clients(clients, 12, 5)
+        known = RidgeStatistics.from_features(torch.cat([a for a, _ in clients]), torch.cat([b for _, b in clients]), 5)
+        assert all(torch.equal(leaf, known.leaves()[key]) for key, leaf in found.leaves().items())
+
+
+def test_slices_of_one_memory_that_have_other_shapes_are_refused() -> None:
+    first, second = torch.zeros(96).split(48)
+    labels = torch.zeros(8, dtype=torch.long)
+    narrow = "must have 12 columns"
+    for part, why in (
+        (second.view(4, 3, 4), "be a matrix"),
+        (second.view(8, 6), narrow),
+        (second[:12].view(4, 3), narrow),
+    ):
+        with pytest.raises(HansaError, match=why):
+            RidgeStatistics.from_clients([(first.view(4, 12), labels[:4]), (part, labels[4:])], 12, 5)
+
+
 def test_a_client_among_many_whose_shapes_do_not_fit_is_refused(problem: Problem) -> None:
     z, y = problem.z, problem.y
     good = (z[:4], y[:4])

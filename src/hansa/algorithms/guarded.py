@@ -39,9 +39,9 @@ class Guarded(Wrapper):
     cohort's mean, `s ← 0.7·s + 0.3·ḡ` from s = 0 on, and knows its standard error σ, `σ² ← 0.7²·σ² + 0.3²·var(ḡ)`,
     where `var(ḡ) = (1 − m/K)·var(g)/m` of m clients out of K.  Of the models that are better than w⁰ beyond doubt,
     `s < −doubt·σ`, the one with the lowest s is the best so far; it is what is deployed, and before any is found, w⁰
-    is.  Where s rises above half of the lowest by more than `slack`, since cohorts differ, the server goes back to the
-    best and divides all rates by `shrink`; the lowest counts half from then on, until cohorts confirm it, and one that
-    is left within `slack` of zero was luck: the start is the best again.
+    is.  Where s rises above half of the lowest by more than `slack` and than `doubt·σ`, the server goes back to
+    the best and divides all rates by `shrink`; the lowest counts half from then on, until cohorts confirm it, and one
+    that is left within `slack` of zero was luck: the start is the best again.
 
     After `patience` rounds without a return all rates are multiplied by `grow`, up to `most` times the first ones: a
     head that goes further fits training samples alone.  Where a calibration has slowed the features down, since a head
@@ -135,7 +135,9 @@ class Guarded(Wrapper):
         unseen = max(0.0, 1 - cohort.count / task.population)  # where everybody has spoken, nothing is left to chance
         variance = unseen * max(0.0, square - mean**2) / cohort.count
         error = math.hypot(MEMORY * error, (1 - MEMORY) * math.sqrt(variance))
-        if score > low / 2 + self.slack:
+        if score > low / 2 + max(
+            self.slack, self.doubt * error
+        ):  # else cohorts that differ would stop what trains well
             low /= 2  # some of it was the cohort's luck
             if low > -self.slack:
                 best, low = _model(self.inner.server_init(task)), 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hansa.engines.kernels.cohort import Job
@@ -65,19 +65,37 @@ def carry_out(
     """
     began = time.perf_counter()
     apart = Copies(trainer.device) if isinstance(client_side(context.side.algorithm), AddsToState) else None
-    pending = _opened(context, task, block, data, server, lazy=apart is not None)
+    pending: dict[int, Pending] = {}
     turns = 0
+    for place, one in _opened(context, task, block, data, server, lazy=apart is not None):
+        if one.turn is None:  # all of a closed form's: statistics of a thousand clients would not fit into memory
+            yield from _received(context, task, {place: one}, time.perf_counter() - began, server, apart)
+            began = time.perf_counter()
+        else:
+            pending[place] = one
     while waiting := [place for place, one in pending.items() if one.turn is not None]:
         _turn(pending, waiting, turns, whole if len(waiting) == len(block.clients) else None, trainer, server)
         turns += 1
     if turns == 0:
         trainer.count("serial", len(block.clients))
-    seconds = (time.perf_counter() - began) / max(1, len(block.clients))
-    sizes = {id(down): wire.cost(down) for down in block.downs}
-    for place, one in pending.items():
+    yield from _received(context, task, pending, time.perf_counter() - began, server, apart)
+
+
+def _received(
+    context: PhaseContext,
+    task: Task,
+    ended: Mapping[int, Pending],
+    seconds: float,
+    server: RoundServer,
+    apart: Copies | None,
+) -> Iterator[tuple[int, Update]]:
+    """Yield the uploads of visits that have ended and took so long together; those that fail the check are refused."""
+    sizes = {id(one.down): wire.cost(one.down) for one in ended.values()}
+    for place, one in ended.items():
         try:
             own = task.received(one.client, one.down)
-            reply = _reply(context, one, sizes[id(own)] if own is one.down else wire.cost(own), seconds, apart)
+            bytes_down = sizes[id(own)] if own is one.down else wire.cost(own)
+            reply = _reply(context, one, bytes_down, seconds / len(ended), apart)
             up = receive(context, task, one.down, reply)
         except ClientFailed as error:
             server.refuse(one.client, error)
@@ -88,12 +106,11 @@ def carry_out(
 
 def _opened(
     context: PhaseContext, task: Task, block: Block, data: Sequence[ClientData], server: RoundServer, *, lazy: bool
-) -> dict[int, Pending]:
-    """Begin all visits; whoever fails at once is left out.
+) -> Iterator[tuple[int, Pending]]:
+    """Begin all visits, one by one; whoever fails at once is left out.
 
     Lazy states are added to on the device that trains, with the same bits from wherever they were read.
     """
-    found: dict[int, Pending] = {}
     for place, (client, visit, down) in enumerate(zip(block.clients, block.visits, block.downs, strict=True)):
         seed, state = server.seed(client, visit), context.side.held(client) if lazy else context.side.state(client)
         state = lazily(state) if lazy and state is not None else state
@@ -103,12 +120,12 @@ def _opened(
                 state = context.side.algorithm.client_init(view, data[place]) if state is None else state
                 rng = torch.Generator().manual_seed(seed)
                 begun = context.side.algorithm.visit(view, own, state, data[place], rng)
-            found[place] = Pending(client, data[place], seed, begun, down)
-            found[place].go_on(None)
+            one = Pending(client, data[place], seed, begun, down)
+            one.go_on(None)
         except ClientFailed as error:
-            found.pop(place, None)
             server.refuse(client, error)
-    return found
+            continue
+        yield place, one
 
 
 def _turn(

@@ -137,6 +137,7 @@ def gather(
             held = 0
         pending.features.append(features)
         pending.labels.append(labels)
+        pending.counts.append(count)
         held += count
         if held >= rows:  # before the next batch is made
             yield from pending.blocks()
@@ -153,13 +154,14 @@ class _Pending:
     check: Callable[[Array, Array], object]
     features: list[Array] = field(default_factory=list)
     labels: list[Array] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
 
     def blocks(self) -> Iterator[Block]:
         """Yield what is pending, of a large batch several blocks, and be empty again."""
         if self.features:
             joined = self._joined()
-            self.features.clear()
-            self.labels.clear()
+            for part in (self.features, self.labels, self.counts):
+                part.clear()
             yield from cut(*joined, self.rows, self.device)
 
     def _joined(self) -> tuple[Array, Array]:
@@ -178,9 +180,40 @@ class _Pending:
         """Join tensors that have as many rows as labels; None where some are anything else."""
         if len(self.features) == 1 or {*map(type, self.features), *map(type, self.labels)} != {torch.Tensor}:
             return None
+        features: list[Tensor] = self.features  # type: ignore[assignment]
+        labels: list[Tensor] = self.labels  # type: ignore[assignment]
         try:
-            fits = [z.shape[0] for z in self.features] == [y.shape[0] for y in self.labels]
+            if [z.shape[0] for z in features] != self.counts:
+                return None
             with torch.no_grad():
-                return (torch.cat(self.features), torch.cat(self.labels)) if fits else None  # type: ignore[arg-type]
+                return self._whole(features), self._whole(labels)
         except (IndexError, RuntimeError):
             return None
+
+    def _whole(self, parts: list[Tensor]) -> Tensor:
+        """Join tensors that have the rows counted."""
+        whole = _neighbours(parts, self.counts)
+        return torch.cat(parts) if whole is None else whole
+
+
+def _neighbours(parts: list[Tensor], counts: list[int]) -> Tensor | None:
+    """Return tensors of so many rows that lie one behind the other in memory as the one they are; None where not.
+
+    Clients of a simulation are often slices of one array, and looking at thousands of addresses takes less time than
+    copying as many slices.  What lies within the first one's storage is that storage's own; torch refuses what is not.
+    """
+    first = parts[0]
+    width = first.numel() // max(1, len(first))
+    sizes = np.array(counts, dtype=np.int64) * width
+    if first.ndim > 2 or len({part.dtype for part in parts}) > 1 or {*map(torch.Tensor.dim, parts)} != {first.ndim}:
+        return None
+    if not all(map(torch.Tensor.is_contiguous, parts)):
+        return None
+    places = np.fromiter(map(torch.Tensor.data_ptr, parts), dtype=np.uint64, count=len(parts)).astype(np.int64)
+    numbers = np.fromiter(map(torch.Tensor.numel, parts), dtype=np.int64, count=len(parts))
+    if (numbers != sizes).any() or (np.diff(places) != sizes[:-1] * first.element_size()).any():
+        return None
+    try:
+        return first.as_strided((sum(counts), *first.shape[1:]), first.stride())
+    except RuntimeError:  # arrays of their own that happen to be neighbours
+        return None
