@@ -154,6 +154,9 @@ def test_a_plan_of_pictures_and_a_table_runs_predicts_and_takes_in_newcomers(fol
     assert (predict_file(joined, folder / "other.csv").accuracy or 0) > 0.8
     picture = hansa.adapt(folder / "run", folder / "small.npz", "small-2")
     assert picture.card.input_shape == (1, 8, 8)
+    arrays = dict(np.load(folder / "small.npz"))
+    np.savez(folder / "train.npz", x_train=arrays["x"], y_train=arrays["y"])  # which a source reads as well
+    assert predict_file(picture, folder / "train.npz") == predict_file(picture, folder / "small.npz")
     with pytest.raises(HansaError, match=r"'newone' is of none of the sources large, small, clinic: call it after one"):
         hansa.adapt(folder / "run", folder / "small.npz", "newone")
 

@@ -140,7 +140,8 @@ class Npz:
     def _first_picture(self, archive: Archive) -> tuple[int, ...]:
         start, end = archive.begin("offsets", 2)[1].tolist()
         first: bytes = archive.begin("blob", end)[1][start:].tobytes()
-        return pixels(first, None, f"'{self.path}' (image 0)").shape
+        shape: tuple[int, ...] = pixels(first, None, f"'{self.path}' (image 0)").shape
+        return shape
 
     def _inputs(self, archive: Archive) -> Inputs:
         if "blob" not in archive or "offsets" not in archive:
