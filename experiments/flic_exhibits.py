@@ -1,4 +1,4 @@
-"""What alignment does to the latent space, as FLIC's exhibits tell it after every round: one problem, one seed."""
+"""What alignment does to the latent space, as FLIC's exhibits tell it round by round: one problem, one seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import flic_runs
-from common import table
+from common import RESULTS, table
 
 from hansa.algorithms.latent_space import NEIGHBOURS, PLANE
 from hansa.io.files import write_whole
@@ -21,7 +21,8 @@ from hansa.running.loop import run_phases
 PROBLEM, SEED = "digits-40-5", 0
 SHOWN = ("FLIC-HL", "FLIC-HL, λ₁ chosen", "FLIC-HL, anchors at means")
 PLANES = {PLANE: "principal components", NEIGHBOURS: "t-SNE"}
-Exhibits = dict[str, list[dict[str, list[Any]]]]  # by title: the columns of every round
+Exhibits = dict[str, dict[str, dict[str, list[Any]]]]  # by title and round: columns; round 0 is before alignment
+Distances = Mapping[str, Sequence[float | None]]  # by method: of every round from 0 on, None where none was shown
 
 
 def path(method: str, setting: flic_runs.Setting) -> Path:
@@ -30,9 +31,19 @@ def path(method: str, setting: flic_runs.Setting) -> Path:
     return flic_runs.RECORDS / f"latent-{trial.file}"
 
 
+def chosen(method: str) -> flic_runs.Setting | None:
+    """Return the setting that was chosen: by the runs that are here, or else by those behind the page."""
+    found = flic_runs.Job(PROBLEM, method, (SEED,)).chosen(flic_runs.Trial.found)
+    page = RESULTS / "flic.json"
+    if found is not None or not page.exists():
+        return found
+    rows = json.loads(page.read_text(encoding="utf-8")).get(PROBLEM, {})
+    return next(((epochs, own) for epochs, own in rows.get(method, {}).get("settings", ())), None)
+
+
 def found(method: str) -> Exhibits:
     """Return a method's exhibits with the setting that was chosen; nothing where they are missing."""
-    setting = flic_runs.Job(PROBLEM, method, (SEED,)).chosen(flic_runs.Trial.found)
+    setting = chosen(method)
     there = setting is not None and path(method, setting).exists()
     return json.loads(path(method, setting).read_text(encoding="utf-8")) if setting and there else {}
 
@@ -41,7 +52,7 @@ def make() -> None:
     """Make the run of every method that has a setting chosen, evaluated after each round, and keep its exhibits."""
     problem = flic_runs.PROBLEMS[PROBLEM]
     for method in SHOWN:
-        setting = flic_runs.Job(PROBLEM, method, (SEED,)).chosen(flic_runs.Trial.found)
+        setting = chosen(method)
         if setting is None or path(method, setting).exists():
             continue
         plan = flic_runs.plan(problem, flic_runs.METHODS[method], setting, SEED)
@@ -51,34 +62,53 @@ def make() -> None:
         data = problem.data(SEED, "own", False)
         run_phases(assemble(replace(plan, phases=(phase,)), data).experiment, store, flic_runs.LastMetrics())
         kept: Exhibits = {}
-        for number in range(1, phase.rounds + 1):
-            for one in unpacked((store.get(f"0/exhibits/{number}") or {})["exhibits"]):
-                kept.setdefault(one.title, []).append({key: list(cells) for key, cells in one.columns.items()})
+        for number in range(phase.rounds + 1):
+            tree = store.get(f"0/exhibits/{number}")
+            for one in unpacked(tree["exhibits"]) if tree else ():
+                columns = {key: list(cells) for key, cells in one.columns.items()}
+                kept.setdefault(one.title, {})[str(number)] = columns
+        flic_runs.RECORDS.mkdir(parents=True, exist_ok=True)
         write_whole(path(method, setting), json.dumps(kept).encode())
 
 
-def distances() -> dict[str, list[float]]:
+def distances() -> dict[str, list[float | None]]:
     """Return the mean W2 of clients' classes from their anchors, round by round, of every method that has a record."""
-    lines = {method: found(method).get("distance of classes from their anchors", []) for method in SHOWN}
-    return {method: [one["mean W2"][0] for one in line] for method, line in lines.items() if line}
+    lines = {method: found(method).get("distance of classes from their anchors", {}) for method in SHOWN}
+    return {
+        method: [_mean(line.get(str(k))) for k in range(1 + max(map(int, line)))]
+        for method, line in lines.items()
+        if line
+    }
 
 
-def distance_table(lines: Mapping[str, Sequence[float]]) -> str:
+def _mean(shown: Mapping[str, Sequence[float]] | None) -> float | None:
+    return None if shown is None else shown["mean W2"][0]
+
+
+def distance_table(lines: Distances) -> str:
     """Return the table of these distances."""
-    rows = [[method, *(f"{value:.1f}" for value in line)] for method, line in lines.items()]
-    return table(["mean W2 after round:", *map(str, range(1, len(rows[0])))], rows) if rows else ""
+    rows = [[method, *("–" if one is None else f"{one:.1f}" for one in line)] for method, line in lines.items()]
+    return (
+        table(["mean W2", "at the start", *(f"after round {k}" for k in range(1, len(rows[0]) - 1))], rows)
+        if rows
+        else ""
+    )
 
 
 def draw(file: Path, plane: str, method: str = SHOWN[0]) -> str:
-    """Draw anchors and the means of clients' classes after the first round and the last; return the line to show it.
+    """Draw anchors and the means of clients' classes before alignment and after it; return the line to show it.
 
     A picture that was drawn where the record was stays.
     """
-    planes = found(method).get(plane, [])
+    planes = found(method).get(plane, {})
     shown = f"![Anchors and classes of {method} in the plane of {PLANES[plane]}]({file.name})"
     if not planes:
         return shown if file.exists() else ""
-    parts = [_panel(planes[0], "after round 1", 0), _panel(planes[-1], f"after round {len(planes)}", 330)]
+    last = max(planes, key=int)
+    parts = [
+        _panel(planes["0"], "at the start, before any training", 0),
+        _panel(planes[last], f"after round {last}", 330),
+    ]
     style = "font: 12px system-ui, sans-serif; fill: #555; background: #fff"
     whole = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 340" style="{style}" role="img" '
     file.write_text(f'{whole}aria-label="{method}">{"".join(parts)}</svg>\n', encoding="utf-8")

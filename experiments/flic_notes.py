@@ -4,7 +4,7 @@
 {heart-10: FedAvg − Local; AUC}         … in another one, by the beginning of its title
 {size mapping-20: FLIC-HL − Local}      the mean difference alone, without its sign
 {parkinsons: Local}                     the mean of a method
-{W2 after round 5: FLIC-HL}             the mean distance of classes from their anchors
+{W2 after round 5: FLIC-HL}             the mean distance of classes from their anchors; after round 0: at the start
 {worse: FLIC-HL − Local}                in how many problems; also `better`, `neither` and `every`
 """
 
@@ -37,6 +37,6 @@ def _number(found: re.Match[str], told: Told, sides: Sides, distances: Mapping[s
     if where in SIDES:
         return str(sum(side in SIDES[where] for side in sides(one, other)))
     if where.startswith(DISTANCE):
-        return f"{distances[one][int(where.removeprefix(DISTANCE)) - 1]:.1f}"
+        return f"{distances[one][int(where.removeprefix(DISTANCE))]:.1f}"
     whole, size = told(where, one, other, found["metric"] or "")
     return size if found["size"] else whole.replace("-", "−")

@@ -489,8 +489,11 @@ the classes after a round without alignment, in place of random ones.
 
 MNIST and USPS, 40 clients of 5 classes, one seed, before the last training. W2 is that of a client's samples of a class
 from the anchor of the class, the mean over all; the first plane is that of the first two principal components, the
-second that of t-SNE, with a ring for every anchor of FLIC-HL and a dot for every client's mean of a class. A run's
-report has the first, and with `anchors.neighbours = true` the second.
+second that of t-SNE, with a ring for every anchor of FLIC-HL and a dot for every client's mean of a class. On the left
+are the networks that clients start from, before any pre-training, which aligns already; on the right what they have
+after the last round. Clients with images of one size start from the same weights. Anchors at means are there after the
+first round, which goes without alignment. A run's report has the first plane, and with `anchors.neighbours = true` the
+second.
 
 {exhibits}
 """

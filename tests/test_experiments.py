@@ -644,11 +644,12 @@ def test_a_page_of_alignment_compares_in_pairs_and_says_what_is_missing(
             assert trial.made() == trial.made() == trial.found()  # made once
     assert len(list((tmp_path / "flic").iterdir())) == 2 * (4 + 2)
     exhibits.make()
-    (curve,) = exhibits.found("FLIC-HL")["distance of classes from their anchors"]
+    curve = exhibits.found("FLIC-HL")["distance of classes from their anchors"]
     page.write()
     text = (results / "flic.md").read_text()
-    assert f"| FLIC-HL | {curve['mean W2'][0]:.1f} |" in text
+    assert f"| FLIC-HL | {curve['0']['mean W2'][0]:.1f} | {curve['1']['mean W2'][0]:.1f} |" in text
     drawn = (results / "flic-latent.svg").read_text()
+    assert "at the start, before any training" in drawn and "after round 1" in drawn
     assert drawn.count('r="7"') == 2 * 20 and drawn.count('r="2.5"') == 2 * 4 * 3  # anchors, and means of classes
     assert "Not run for this page: Toy" in text and "Not run for this page: HetFedRep." in text
     found = json.loads((results / "flic.json").read_text())["noisy-tiny"]
@@ -681,7 +682,7 @@ def test_words_about_alignment_have_the_numbers_of_its_tables(experiment, tmp_pa
         "{neither: Local − Local}": "2",
     }
     (tmp_path / "notes.md").write_text("\n".join(words), encoding="utf-8")
-    assert page.notes(found, {"FLIC-HL": [9.0, 8.06]}).splitlines() == list(words.values())
+    assert page.notes(found, {"FLIC-HL": [80.0, 9.0, 8.06]}).splitlines() == list(words.values())
     for missing in (
         "{hart: FedAvg − Local}",
         "{heart FedAvg}",

@@ -179,8 +179,15 @@ class Algorithm(ABC):
         """Return what a client tells of its deployed model for exhibits: leaves of the same shapes for all clients."""
         return {}
 
+    def observes_start(self, task: Task) -> bool:
+        """Tell whether clients observe what they start the phase from, too, for exhibits before its first round."""
+        return False
+
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
-        """Return the tables to draw of an evaluation; `observed` has what clients with test samples told, by name."""
+        """Return the tables to draw of an evaluation; `observed` has what clients with test samples told, by name.
+
+        The round of the task is the one before the evaluation, or −1 where nothing has been trained yet.
+        """
         return ()
 
     def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:

@@ -165,6 +165,40 @@ def test_as_many_columns_are_not_the_same_columns(hansa: Hansa) -> None:
     assert not Path("run").exists()
 
 
+def test_files_that_should_have_the_same_columns_are_compared_by_their_headers(hansa: Hansa) -> None:
+    change = ("plan.toml", "--set", "data.source.columns_of=all", "--set", "model={name='mlp', hidden=[4]}")
+    change = (
+        *change,
+        "--set",
+        "phases.0.algorithm=fedavg",
+        "--set",
+        "data.source.missing=mean",
+        "--set",
+        "data.source.na_of={}",
+    )
+    told = [hansa(*command, *change, code=2) for command in (("validate",), ("run", "--out", "run"))]
+    says = "do not have the same columns ("
+    assert all(says in one and 'set columns_of to "file" (each its own), "union" or "common".' in one for one in told)
+    assert told[1] == f"Run folder: run\n{told[0]}" and not Path("run").exists()
+    hansa("validate", *change, "--set", "data.source.path=sites/west.csv")
+    hansa("validate", *change, "--set", "data.source.path=gone/*.csv")
+
+
+def test_validate_refuses_in_the_words_of_run_and_nothing_that_a_run_would_take(hansa: Hansa) -> None:
+    model = "model={name='mlp', hidden=[4]}"
+    for name in ("fedavg", "scaffold"):
+        change = ("plan.toml", "--set", f"phases.0.algorithm={name}", "--set", model)
+        told = [hansa(*command, *change, code=2) for command in (("validate",), ("run", "--out", "run"))]
+        assert (
+            told[1] == f"Run folder: run\n{told[0]}"
+            and 'which have columns of their own (columns_of = "file")' in told[0]
+        )
+    encoders = "{'client:north'={name='mlp', hidden=[4]}, 'client:*'={name='mlp', hidden=[4]}}"
+    meta = "{name='flic-class', anchors={meta_classes=[0, 0, 1]}}"  # of three classes, as the data might have
+    for change in (f"model={{name='encoders', encoders={encoders}}}", f"phases.0.algorithm={meta}"):
+        hansa("validate", "plan.toml", "--set", change)
+
+
 @pytest.mark.parametrize("name", ["flic-hl", "flic-class", "hetfedrep", "fedhenn"])
 def test_one_sample_of_a_class_and_a_class_of_one_site_are_learnt(hansa: Hansa, name: str) -> None:
     with Path("sites/north.csv").open("a") as file:

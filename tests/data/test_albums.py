@@ -97,7 +97,7 @@ def test_what_is_wrong_with_a_picture_is_told_by_name(folder: Path, on_disk: Cal
     with pytest.raises(HansaError, match=r"59.jpg' cannot be read as an image; repair or remove it"):
         data.train.x[:]
     Image.new("RGB", (SIDE, SIDE + 1)).save(victim)
-    with pytest.raises(HansaError, match=r"59.jpg' is 16×17 pixels and .*00.jpg' is 16×16; set 'size'"):
+    with pytest.raises(HansaError, match=r"59.jpg' is 16×17 pixels and the image .*00.jpg' is 16×16; set 'size'"):
         data.train.x[:]
     victim.write_bytes(whole)
     assert data.train.x[:].shape == (60, SIDE, SIDE, 3)  # the processes are as good as before

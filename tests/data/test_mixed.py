@@ -8,19 +8,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from pyarrow import csv, parquet
 
 import hansa
 from hansa.data.dataset import Dataset
 from hansa.data.federation import build_federation
 from hansa.data.partitions.label import Iid
 from hansa.data.partitions.natural import Domain, Natural
+from hansa.data.sources.digits import Digits
+from hansa.data.sources.huggingface import HuggingFace
+from hansa.data.sources.images import Images
+from hansa.data.sources.leaf import Leaf
+from hansa.data.sources.manifest import Manifest
 from hansa.data.sources.mixed import Mixed, mixed
+from hansa.data.sources.npz import Npz
+from hansa.data.sources.table import Csv, Parquet
 from hansa.data.split import TestSplit
 from hansa.data.targets import Classes
 from hansa.deploy.predict import predict_file
 from hansa.errors import HansaError
 from hansa.plan.checks import check_phases
 from hansa.plan.files import read_plan
+from hansa.task import ClientInputs, Column
 
 LOCAL = TestSplit(kind="local")
 PLAN = """
@@ -144,6 +154,9 @@ def test_a_plan_of_pictures_and_a_table_runs_predicts_and_takes_in_newcomers(fol
     assert (predict_file(joined, folder / "other.csv").accuracy or 0) > 0.8
     picture = hansa.adapt(folder / "run", folder / "small.npz", "small-2")
     assert picture.card.input_shape == (1, 8, 8)
+    arrays = dict(np.load(folder / "small.npz"))
+    np.savez(folder / "train.npz", x_train=arrays["x"], y_train=arrays["y"])  # which a source reads as well
+    assert predict_file(picture, folder / "train.npz") == predict_file(picture, folder / "small.npz")
     with pytest.raises(HansaError, match=r"'newone' is of none of the sources large, small, clinic: call it after one"):
         hansa.adapt(folder / "run", folder / "small.npz", "newone")
 
@@ -156,8 +169,134 @@ def test_what_mixed_sources_cannot_have_is_told_before_they_are_loaded(folder: P
     ):
         with pytest.raises(HansaError, match=says):
             check_phases(read_plan(folder / "plan.toml", [change], trust=True))
-    with pytest.raises(HansaError, match=r"shares leaves that do not fit all clients"):
-        hansa.run(folder / "plan.toml", changes=["phases.0.algorithm='fedavg'"], out=folder / "refused")
+
+
+MLP = "model={name='mlp', hidden=[4]}"
+HETERO = (
+    "model={name='encoders', encoders={table={name='mlp', hidden=[8]}, image={name='cnn', filters=[4], hidden=[8]}}}"
+)
+FEATURES = "data.features={name='module', path='test_mixed:shrunk'}"
+PICTURES = "data.source.sources={large={name='npz', path='large.npz'}, small={name='npz', path='small.npz'}}"
+DIFFER = "whose inputs differ (large: 1×12×12, small: 1×8×8, clinic: a table of 2 columns)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "differ"),
+    [
+        ([MLP], DIFFER),
+        ([MLP, PICTURES], "whose inputs differ (large: 1×12×12, small: 1×8×8)"),
+        ([MLP, FEATURES], "whose inputs differ (large: frozen features, small: frozen features, clinic: a table of 2"),
+        ([HETERO], DIFFER),
+    ],
+)
+def test_averaging_unlike_sources_is_refused_before_they_are_loaded(
+    folder: Path, changes: list[str], differ: str
+) -> None:
+    """By headers alone, and in the words of the run, of which nothing is left behind."""
+    plan, told = folder / "plan.toml", []
+    changes = ["phases.0.algorithm='fedavg'", *changes]
+    with pytest.raises(HansaError) as refused:
+        check_phases(read_plan(plan, changes, trust=True))
+    told.append(str(refused.value))
+    with pytest.raises(HansaError) as refused:
+        hansa.run(plan, changes=changes, out=folder / "refused", trust=True)
+    told.append(str(refused.value))
+    assert told[0] == told[1] and not (folder / "refused").exists()
+    assert told[0].startswith(f"Phase 'fedavg' shares leaves that do not fit all clients, {differ}")
+    assert "Use 'personal' with keep = \"features\", 'flic-hl' or 'local'" in told[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        ["phases.0.algorithm='flic-class'"],
+        ["phases.0.algorithm={name='flic-hl', anchors={meta_classes=[0, 1, 1]}}"],
+        ["phases.0.algorithm='hetfedrep'"],
+        ["phases.0.algorithm='fedhenn'"],
+        ["phases.0.algorithm='local'"],
+        ["phases.0.algorithm={name='personal', keep='features', inner='fedavg'}"],
+        ["phases.0.algorithm='fedavg'", PICTURES, "model={name='cnn', filters=[4]}"],  # reads pictures of any size
+        ["phases.0.algorithm='fedavg'", PICTURES, MLP, FEATURES],  # which have one width
+    ],
+)
+def test_what_fits_unlike_sources_is_not_refused(folder: Path, changes: list[str]) -> None:
+    check_phases(read_plan(folder / "plan.toml", changes, trust=True))
+
+
+def test_sources_whose_files_are_missing_or_damaged_tell_nothing_of_their_shapes(folder: Path) -> None:
+    changes = ["phases.0.algorithm='fedavg'", MLP]
+    for broken in ("", "text"):
+        for name in ("large.npz", "small.npz", "clinic.csv"):
+            (folder / name).unlink()
+            if broken:
+                (folder / name).write_bytes(b"\xff\x00")
+        check_phases(read_plan(folder / "plan.toml", changes))
+        for name in ("large.npz", "small.npz", "clinic.csv"):
+            (folder / name).touch()
+
+
+def test_a_glance_tells_what_loading_shows(tmp_path: Path) -> None:
+    pixels, y = np.random.default_rng(0).integers(0, 255, (4, 6, 5, 3), dtype=np.uint8), np.arange(4) % 2
+    encoded = []
+    for number, image in enumerate(pixels):
+        file = tmp_path / "images" / f"c{number % 2}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(file)
+        encoded.append(file.read_bytes())
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(f"images/c{k % 2}/{k}.png,{k % 2}\n" for k in range(4)))
+    bounds = np.cumsum([0, *map(len, encoded)])
+    np.savez(tmp_path / "packed.npz", blob=np.frombuffer(b"".join(encoded), np.uint8), offsets=bounds, y=y)
+    np.savez_compressed(tmp_path / "grey.npz", x_train=pixels[..., 0], y_train=y)
+    np.savez(tmp_path / "one.npz", x=pixels[..., :1], y=y)
+    np.savez(tmp_path / "rgb.npz", x=pixels, y=y)
+    np.savez(tmp_path / "numbers.npz", x=np.zeros((4, 7)), y=y)
+    np.savez(tmp_path / "bytes.npz", x=np.zeros((4, 9), np.uint8), y=y)
+    users = {"users": ["e", "u"], "num_samples": [0, 2], "user_data": {"e": {"x": [], "y": []}}}
+    users["user_data"] |= {"u": {"x": [[0.25] * 30000, [0.5] * 30000], "y": [0, 1]}}
+    (tmp_path / "leaf.json").write_text(json.dumps(users))
+    table(tmp_path / "t.csv", "age,dose,label")
+    parquet.write_table(csv.read_csv(tmp_path / "t.csv"), tmp_path / "t.parquet")
+    at = {name: str(tmp_path / name) for name in ("images", "list.csv", "leaf.json", "t.csv", "t.parquet")}
+    archives = [Npz(str(file)) for file in sorted(tmp_path.glob("*.npz"))]
+    sources = [
+        *archives,
+        Npz(str(tmp_path / "packed.npz"), size=4),
+        Images(at["images"]),
+        Images(at["images"], size=4),
+        Manifest(at["list.csv"]),
+        Manifest(at["list.csv"], size=4),
+        Leaf(at["leaf.json"]),
+        Leaf(at["leaf.json"], shape=(100, 300)),
+        Csv(at["t.csv"], "label"),
+        Parquet(at["t.parquet"], "label", drop=("dose",)),
+        Digits(),
+        Digits(images=True),
+    ]
+    assert len(archives) == 6
+    for source in sources:
+        data = source.load()
+        read = hansa.dataset_from_arrays(data.train.x[:2], [0, 1]) if data.rule is None else data
+        told = source.glance("name")
+        assert told is not None and told.client == "name", source
+        assert told.shape == tuple(read.train.take(np.arange(2)).x.shape[1:]), source
+    assert Csv(at["t.csv"], "label").glance("a") == ClientInputs("a", (2,), (Column("age"), Column("dose")))
+    assert Csv(at["t.csv"], "label", rows="text").glance("a") is None
+    texts = tmp_path / "texts.npz"
+    np.savez(texts, x=np.asarray(["a", "b"]), y=np.arange(2))
+    assert Npz(str(texts)).glance("a") is None and Npz(str(tmp_path / "bytes.npz"), tokens=True).glance("a") is None
+
+
+def test_a_glance_at_a_saved_data_set_tells_what_loading_shows(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    y = [0, 1, 0, 1]
+    pictures = [Image.fromarray(np.full((6, 5, 3), 60 * k, np.uint8)) for k in y]
+    for name, values in (("numbers", [[0.5] * 7] * 4), ("pictures", pictures), ("texts", list("abcd"))):
+        datasets.Dataset.from_dict({"image": values, "label": y}).save_to_disk(str(tmp_path / name))
+    found = {name: HuggingFace(str(tmp_path / name)).glance("a") for name in ("numbers", "pictures", "texts")}
+    assert found == {"numbers": ClientInputs("a", (7,)), "pictures": ClientInputs("a", (3, 6, 5)), "texts": None}
+    small = HuggingFace(str(tmp_path / "pictures"), size=4)
+    assert small.glance("a") == ClientInputs("a", (3, 4, 4)) and small.load().train.x.shape[1:] == (4, 4, 3)
 
 
 def shrunk(seed: int = 0) -> torch.nn.Module:

@@ -69,6 +69,12 @@ def test_a_phase_after_another_is_charged_for_what_was_learnt() -> None:
     assert after.total("bytes_down") > alone.total("bytes_down")  # the encoder, once for everyone
 
 
+def test_what_clients_observe_of_a_start_is_charged() -> None:
+    made = experiment(ALGORITHMS["flic-class"], rounds=3)
+    second = replace(made.phases[0], name="again")
+    agrees(replace(made, phases=(*made.phases, second)))
+
+
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fed3r", "mime"])
 def test_operations_are_exact_where_steps_follow_from_samples(name: str) -> None:
     made = experiment(ALGORITHMS[name], rounds=7)

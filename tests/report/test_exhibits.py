@@ -15,6 +15,8 @@ from run_folders import write_run
 
 import hansa
 from hansa.algorithms.fedavg import FedAvg
+from hansa.algorithms.flic import Alignment
+from hansa.algorithms.flic_class import FlicClass
 from hansa.algorithms.personal import Personal
 from hansa.algorithms.private import Private
 from hansa.algorithms.wima import Wima
@@ -22,6 +24,9 @@ from hansa.contract import Algorithm
 from hansa.data.partitions.label import Dirichlet, Iid
 from hansa.data.sources.digits import Digits
 from hansa.data.split import TestSplit
+from hansa.engines.auto import Auto
+from hansa.engines.carriers import Loopback
+from hansa.engines.flower import Flower
 from hansa.engines.processes import Processes
 from hansa.engines.serial import Serial
 from hansa.errors import HansaError
@@ -253,10 +258,83 @@ def test_clients_must_tell_leaves_of_one_shape(tmp_path: Path) -> None:
         hansa.run(plan_of(Uneven(), data=data), out=tmp_path / "run")
 
 
+FLIC = FlicClass(LocalTraining(lr=0.01, optimiser="adam", batch_size=32), Alignment(spread=2.0, pretrain_epochs=1))
+STARTED = {**ENGINES, "auto": Auto()}
+
+
+@pytest.mark.parametrize("engine", [*STARTED, "flower"])
+def test_pictures_of_alignment_begin_before_it(tmp_path: Path, engine: str) -> None:
+    """Also before pre-training, which aligns; by hand from the networks and anchors of the start."""
+    from hansa.plan.assemble import assemble
+
+    phases = tuple(PhasePlan(FLIC, 2, name, evaluate_every=2) for name in ("first", "second"))
+    plan = plan_of(phases=phases, engine=STARTED.get(engine, Flower(Loopback(str(tmp_path / "sites")))))
+    run, made = hansa.run(plan, out=tmp_path / "run"), assemble(plan).experiment
+    first, second = (phase["exhibits"] for phase in run.exhibits["phases"])
+    for curve, before, after in (first, second):
+        assert curve["round"] == [0, 2] and (before["round"], after["round"]) == (0, 2)
+        assert before["note"].startswith(
+            "Before alignment: what clients start from, neither pre-trained nor trained. Pr"
+        )
+        assert after["note"].startswith("Principal components of")
+    server, task = FLIC.server_init(made.task), made.task
+    anchors = torch.stack([server[f"anchors.{number}.mean"] for number in range(10)])
+    means = [
+        class_means(task.features(task.params(), one.train.x), one.train.y, 10)
+        for one in made.federation.clients.values()
+    ]
+    far = torch.stack([(own - anchors).norm(dim=1) for own in means])  # clients have all classes
+    assert first[0]["columns"]["mean"][0] == pytest.approx(float(far.mean()), rel=1e-5)
+    alone = hansa.run(replace(plan, phases=phases[:1], engine=Serial()), out=tmp_path / "alone")
+    models = [hansa.load_model(alone, name, trust=True).weights for name in run.data["clients"]]
+    later = [
+        class_means(task.features(own, one.train.x), one.train.y, 10)
+        for own, one in zip(models, made.federation.clients.values(), strict=True)
+    ]
+    far = torch.stack([(own - anchors).norm(dim=1) for own in later])  # … from the anchors that the second begins with
+    assert second[0]["columns"]["mean"][0] == pytest.approx(float(far.mean()), rel=1e-3)
+    assert run.rounds[2]["before"] == run.rounds[1]["metrics"]
+    page = build([run.path], tmp_path / "report.html").read_text()
+    assert "second, classes in the latent space, before its first round" in page
+    assert "second, classes in the latent space, round 2" in page
+
+
+def test_a_run_that_stops_in_its_first_round_keeps_what_it_began_with(tmp_path: Path) -> None:
+    import signal
+
+    plan = plan_of(FLIC)
+    whole = hansa.run(plan, out=tmp_path / "whole")
+    half = hansa.run(plan, out=tmp_path / "half", watchers=[lambda record: signal.raise_signal(signal.SIGINT)])
+    assert half.status == "interrupted" and half.rounds[-1]["round"] == 1
+    assert [one["round"] for one in half.exhibits["phases"][0]["exhibits"]] == [[0, 1], 0, 1]
+    assert hansa.resume(tmp_path / "half", trust=True).exhibits == whole.exhibits
+
+
+def test_the_start_is_observed_once_and_only_where_it_is_shown(tmp_path: Path) -> None:
+    """A second phase evaluates its start for exhibits alone; anchors from means have no start to show."""
+    means = replace(FLIC, anchors=replace(FLIC.anchors, start="means"))
+    runs = {}
+    for name, algorithm in (("start", FLIC), ("means", means)):
+        phases = (PhasePlan(FedAvg(LocalTraining(lr=0.1)), 1), PhasePlan(algorithm, 2))
+        runs[name] = hansa.run(plan_of(phases=phases), out=tmp_path / name)
+    told = {
+        name: [one["round"] for phase in run.exhibits.get("phases", []) for one in phase["exhibits"]]
+        for name, run in runs.items()
+    }
+    assert told == {"start": [[0, 1, 2], 0, 2], "means": [[1, 2], 1, 2]}
+    note = runs["means"].exhibits["phases"][0]["exhibits"][1]["note"]
+    assert note.startswith("Before alignment: after the round in which clients train without it. Principal")
+    asked = {name: [record["bytes_evaluate"] for record in run.rounds] for name, run in runs.items()}
+    assert asked["start"][1] > asked["means"][1] and asked["start"][2] == asked["means"][2]
+
+
 def test_wrappers_of_the_server_show_the_models_they_deploy_and_private_ones_tell_nothing() -> None:
     class Spy(Latent):
         def exhibits(self, task: Any, server: Any, observed: Any) -> Any:
             return server
+
+        def observes_start(self, task: Any) -> bool:
+            return True
 
     task = hansa.Task(MLP((4,)), (8,), 2)
     wima = Wima(Spy(FedAvg()), window=2)
@@ -264,3 +342,4 @@ def test_wrappers_of_the_server_show_the_models_they_deploy_and_private_ones_tel
     assert wima.exhibits(task, server, {}).keys() == FedAvg().server_init(task).keys()
     data = hansa.ClientData(torch.zeros(2, 8), torch.tensor([0, 1]))
     assert Private(Latent(FedAvg()), noise="simulated").observe(task, task.params(), data) == {}
+    assert wima.observes_start(task) and not Private(Spy(FedAvg()), noise="simulated").observes_start(task)

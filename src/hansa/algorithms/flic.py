@@ -117,6 +117,12 @@ class Alignment:
         means = self.stacked(anchors)[MEAN]
         return means[self._anchor_of(torch.arange(len(self.meta_classes) or len(means)))]
 
+    def unaligned(self, round: int) -> str:
+        """Return in words what clients have after a round in which nothing was aligned yet; empty after others."""
+        if self.start == "means":
+            return "Before alignment: after the round in which clients train without it." if round == 0 else ""
+        return "Before alignment: what clients start from, neither pre-trained nor trained." if round < 0 else ""
+
     def apart(self, moved: Tree, task: Task, data: ClientData) -> Tree:
         """Return by anchor how far each moved, of those whose classes a client holds."""
         if task.real:
@@ -296,13 +302,17 @@ class Flic(Wrapper):
             found["latent.bures"] = torch.stack([shape.to(z.dtype) for shape in shapes])
         return {**self.inner.observe(task, model, data), **found}
 
+    def observes_start(self, task: Task) -> bool:
+        """Tell that clients do, as pre-training aligns them already; anchors from means have none to show there."""
+        return (not task.real and self.anchors.start == "random") or self.inner.observes_start(task)
+
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
         """Show also how far clients' classes are from their anchors, and where both lie."""
         shown = self.inner.exhibits(task, _but_anchors(server), observed)
         if task.real or not observed:
             return shown
-        centres = self.anchors.centres(pick("anchors", server))
-        return (*shown, *latent_space(centres, observed, neighbours=self.anchors.neighbours))
+        centres, when = self.anchors.centres(pick("anchors", server)), self.anchors.unaligned(task.round)
+        return (*shown, *latent_space(centres, observed, when, neighbours=self.anchors.neighbours))
 
     def deploy(self, task: Task, served: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Tree:
         """Deploy as the wrapped algorithm does."""

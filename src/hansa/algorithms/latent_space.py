@@ -12,10 +12,12 @@ POINTS = 400  # that a drawing can tell apart
 PLANE, NEIGHBOURS = "classes in the latent space", "neighbours in the latent space"  # titles of the scatters
 
 
-def latent_space(centres: Tensor, observed: Mapping[str, Tree], *, neighbours: bool) -> tuple[Exhibit, ...]:
+def latent_space(
+    centres: Tensor, observed: Mapping[str, Tree], when: str = "", *, neighbours: bool
+) -> tuple[Exhibit, ...]:
     """Return the distances of all clients' class means from the anchors (C × k) as a curve, and both as a scatter.
 
-    With `neighbours` there is a second scatter, t-SNE's.
+    With `neighbours` there is a second scatter, t-SNE's.  `when` is a sentence that comes before what a scatter shows.
     """
     names, means = list(observed), torch.stack([own["latent.mean"] for own in observed.values()])
     held = torch.stack([own["latent.held"] for own in observed.values()])
@@ -38,7 +40,7 @@ def latent_space(centres: Tensor, observed: Mapping[str, Tree], *, neighbours: b
 
     def scatter(title: str, plane: Tensor, axis: str, what: str) -> Exhibit:
         places = {f"{axis} {place + 1}": plane[:, place].tolist() for place in range(2)}
-        return Exhibit(title, "scatter", {**places, **told}, f"{what} {says}")
+        return Exhibit(title, "scatter", {**places, **told}, f"{when} {what} {says}".strip())
 
     found = (
         Exhibit("distance of classes from their anchors", "curve", curve, note),

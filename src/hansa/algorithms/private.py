@@ -108,6 +108,10 @@ class Private(Wrapper):
         """Return nothing: no noise would protect it."""
         return {}
 
+    def observes_start(self, task: Task) -> bool:
+        """Tell that they do not."""
+        return False
+
     def heaviest(self, samples: int) -> float:
         """Return one: all clients count the same."""
         return 1.0

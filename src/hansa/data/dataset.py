@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from hansa.data.late_rows import Inputs, LateRows, rows_of
 from hansa.data.targets import Target, class_names_of
 from hansa.errors import HansaError
 from hansa.lazy import Tensor, torch
-from hansa.task import ClientData
+from hansa.task import ClientData, ClientInputs
 
 if TYPE_CHECKING:
     from hansa.data.sources.encoding import EncodingRule
@@ -132,6 +132,20 @@ class Source(Protocol):
     def load(self) -> Dataset:
         """Read the data set, or tell in one sentence why not."""
         ...
+
+
+@runtime_checkable
+class Glanced(Protocol):
+    """A source that can tell what its samples are like before they are loaded."""
+
+    def glance(self, client: str) -> ClientInputs | None:
+        """Return what a client's samples are like, by a header or a first sample; None where these do not tell."""
+        ...
+
+
+def picture(client: str, shape: tuple[int, ...]) -> ClientInputs:
+    """Return what pictures of H × W, or of H × W × channels, are like as models read them."""
+    return ClientInputs(client, (1, *shape) if len(shape) == 2 else (shape[2], *shape[:2]))
 
 
 class Partition(Protocol):

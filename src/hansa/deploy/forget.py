@@ -159,6 +159,7 @@ def _remove(run: Run, last: PhaseRun, client: str) -> None:
     for index in range(len(last.experiment.phases)):
         for name in OF_A_CLIENT:
             store.drop(f"{index}/{name}", client)
+        store.drop(f"{index}/exhibits/0")  # of the phase's start, as those of rounds below
         if (ledger := store.get(f"{index}/ledger")) is not None:
             left = {key: torch.cat([column[:place], column[place + 1 :]]) for key, column in ledger.items()}
             store.put(f"{index}/ledger", left)

@@ -160,7 +160,8 @@ def is_table(table: TableSource | None, file: Path) -> bool:
 
 def _archive(_: DeployedModel, file: Path) -> LoadedSamples:
     archive = Archive(str(file))
-    return LoadedSamples(archive.need("x"), archive.first("y"))
+    labels = "y" if "x" in archive else "y_train"  # an archive may have both names of samples, as it does for a source
+    return LoadedSamples(archive.need("x", "x_train"), archive.first(labels))
 
 
 def _array(_: DeployedModel, file: Path) -> LoadedSamples:

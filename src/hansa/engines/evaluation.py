@@ -104,7 +104,8 @@ def _rows(side: ClientSide, request: EvaluationRequest, found: Sequence[Deployed
     y = nn.utils.rnn.pad_sequence([one.data.y for one in found], batch_first=True)
     rows = rows_of(request.suite, out, y, there)
     rows["client"] = torch.tensor([one.place for one in found])
-    if request.split == "test" and not request.start and has_own(side.algorithm, "observe"):
+    observes = not request.start or side.algorithm.observes_start(side.task)
+    if request.split == "test" and observes and has_own(side.algorithm, "observe"):
         rows |= _observed(side, found)
     if request.public is not None:
         rows |= _inside_and_outside(side, forward, request.public, found)

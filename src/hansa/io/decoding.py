@@ -43,9 +43,10 @@ class Wanted:
     def decode(self, image: object, where: str) -> Array:
         """Return one picture's pixels; refuse another shape than the first one's."""
         found = pixels(image, self.size, where)
+        first = self.first[0].lower() + self.first[1:]
         require(
             found.shape == self.shape,
-            f"{where} is {found.shape[1]}×{found.shape[0]} pixels and {self.first} is {self.shape[1]}×{self.shape[0]}; "
+            f"{where} is {found.shape[1]}×{found.shape[0]} pixels and {first} is {self.shape[1]}×{self.shape[0]}; "
             "set 'size' to bring all images to one size.",
         )
         return found

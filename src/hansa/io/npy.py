@@ -44,6 +44,19 @@ def read_member(archive: zipfile.ZipFile, name: str, what: str) -> Array:
     return read_stream(lambda: archive.open(info), info.file_size, what)
 
 
+def begin_member(archive: zipfile.ZipFile, name: str, what: str, count: int = 0) -> tuple[Header, Array]:
+    """Return the header of an array in a .npz archive and, of a list, its first `count` entries; no more is read."""
+    try:
+        with archive.open(f"{name}.npy") as stream:
+            header = HEADERS[np.lib.format.read_magic(stream)](stream)
+            require(not header[2].hasobject, f"{what} holds Python objects, which are never unpickled.")
+            return header, np.frombuffer(stream.read(count * header[2].itemsize), header[2])
+    except HansaError:
+        raise
+    except Exception as error:  # numpy, zipfile and zlib raise whatever they stumble over in damaged bytes
+        raise HansaError(f"{what} is damaged; write the file again with numpy.") from error
+
+
 def _mapped(file: Path, info: zipfile.ZipInfo, what: str) -> Array:
     """Return a member that is not compressed where it lies, memory-mapped."""
     try:

@@ -31,7 +31,7 @@ from hansa.plan.continuation import following
 from hansa.plan.phases import phases_of
 from hansa.plan.privacy import check_privacy
 from hansa.plan.schema import DataPlan, Plan
-from hansa.plan.shapes import misfit, networks_of
+from hansa.plan.shapes import glimpsed, misfit, networks_of
 from hansa.running.experiment import Experiment
 from hansa.seeds import numpy_generator
 from hansa.task import Task
@@ -69,6 +69,7 @@ def assemble(
     require(not (why := _not_here(plan)), why)
     data = plan.engine.elsewhere() if data is None and isinstance(plan.engine, Flower) else data
     data = None if data is None else _reader(plan).read(data)
+    given = data is not None
     loaded = plan.data.source.load() if data is None else data
     federation = loaded if isinstance(loaded, Federation) else _divide(plan, loaded, extraction)
     task = task_for(plan, federation, extraction.spans)
@@ -81,9 +82,10 @@ def assemble(
     check_groups(experiment)
     require(not (why := no_features(plan) if federation.encodings else ""), why)
     described = federation.inputs()
+    differ = "" if given else glimpsed(plan.data.source, features=bool(plan.data.features))[1]
     for phase in experiment.phases:
         check(phase, federation)
-        require(not (why := misfit(phase, experiment.task, described)), why)
+        require(not (why := misfit(phase, experiment.task, described, differ)), why)
         training = training_of(phase.algorithm)
         if training is not None and training.objective is not None:
             training.objective.check(experiment.task)

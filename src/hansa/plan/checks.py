@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from hansa.algorithms.describe import PUBLIC, Describe
+from hansa.data.dataset import Source
 from hansa.data.federation import Federation, has_samples, no_common_samples
 from hansa.data.sources.mixed import Mixed
+from hansa.data.sources.sites import shared_columns
 from hansa.data.sources.table import TableSource
 from hansa.errors import HansaError, Problems, check_all, require
 from hansa.features.module import FrozenModule
@@ -15,7 +19,7 @@ from hansa.plan.channel import check_channel
 from hansa.plan.phases import phases_of
 from hansa.plan.privacy import check_privacy
 from hansa.plan.schema import DataPlan, Plan
-from hansa.plan.shapes import misfit, sites_of
+from hansa.plan.shapes import glimpsed, misfit, task_of
 from hansa.running.experiment import Experiment, Phase
 from hansa.task import Task
 from hansa.training.wrappers import Wrapper
@@ -48,18 +52,43 @@ def _check_each(plan: Plan, phases: Sequence[Phase]) -> None:
 def check_sites(plan: Plan) -> None:
     """Refuse phases, tests and features that sites with inputs of their own cannot have, before any data is loaded.
 
-    Which shapes the inputs of mixed sources have, and so whether phases fit them, is known when they are loaded.
+    Files that should have the same columns, and do not by their headers, are refused too.
     """
-    source, problems = plan.data.source, list[str]()
-    if isinstance(source, TableSource) and source.apart:
-        task, clients = sites_of(plan.model, 2, source.target == "real")
-        differ = 'which have columns of their own (columns_of = "file")'
-        problems = [why for phase in phases_of(plan) if (why := misfit(phase, task, clients, differ))]
-    elif not isinstance(source, Mixed):
-        return
-    problems += [why for why in (no_common_samples(plan.data.test), no_features(plan)) if why]
+    source = plan.data.source
+    problems = [*_other_columns(source), *_unfit(plan)]
+    if isinstance(source, Mixed) or (isinstance(source, TableSource) and source.apart):
+        problems += [why for why in (no_common_samples(plan.data.test), no_features(plan)) if why]
     if problems:
         raise Problems(problems)
+
+
+def _other_columns(source: Source) -> list[str]:
+    """Return which tables lack columns that they should have; none where files are missing or damaged."""
+    tables, problems = source.sources.values() if isinstance(source, Mixed) else (source,), list[str]()
+    for table in (one for one in tables if isinstance(one, TableSource) and one.columns_of == "all"):
+        found: dict[Path, list[str]] = {}
+        with suppress(HansaError):  # which is told when the files are loaded
+            found = table.headers()
+        try:
+            shared_columns("all", [*found], (), [*found.values()])
+        except HansaError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _unfit(plan: Plan) -> list[str]:
+    """Return why phases do not fit clients whose inputs differ; none where they do, or nobody can tell."""
+    source = plan.data.source
+    clients, differ = glimpsed(source, features=bool(plan.data.features))
+    if not differ:
+        return []
+    every = source.sources.values() if isinstance(source, Mixed) else (source,)
+    try:
+        task = task_of(plan.model, clients, real=any(getattr(one, "target", None) == "real" for one in every))
+        task.params()
+    except HansaError:  # of an encoder by the name of a client, or for a width, that nobody knows yet
+        return []
+    return [why for phase in phases_of(plan) if (why := misfit(phase, task, clients, differ))]
 
 
 def no_features(plan: Plan) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hansa.contract import Algorithm
+from hansa.data.dataset import Source
+from hansa.data.sources.mixed import Mixed
+from hansa.data.sources.table import TableSource
 from hansa.engines.upload_check import UploadCheck, made_up
 from hansa.errors import HansaError
 from hansa.lazy import torch
@@ -15,6 +18,7 @@ from hansa.running.experiment import Phase
 from hansa.task import ClientInputs, Column, Model, Network, Task
 from hansa.tree import Tree
 
+FEATURES = 8  # columns of frozen features in a trial, whatever there are
 UPLOAD = "the upload of client"
 TRIED = 3  # kinds of clients that are tried; others differ from them in width alone
 
@@ -36,6 +40,36 @@ def some_sites() -> dict[str, ClientInputs]:
     }
 
 
+def glimpsed(source: Source, *, features: bool) -> tuple[dict[str, ClientInputs], str]:
+    """Return what clients with inputs of their own are like before any is loaded, and in words how they differ.
+
+    The words are empty where they do not differ, or nobody can tell.  Sites with columns of their own are made up.  Of
+    several sources, with `features`, what is no table becomes frozen features.
+    """
+    if isinstance(source, TableSource) and source.apart:
+        return some_sites(), 'which have columns of their own (columns_of = "file")'
+    if not isinstance(source, Mixed):
+        return {}, ""
+    clients = dict(source.glances())
+    if features:
+        tables = {name for name, one in clients.items() if one.columns}
+        clients = {name: clients[name] if name in tables else _frozen(name) for name in source.sources}
+    if len({(one.shape, one.columns) for one in clients.values()}) < 2:
+        return clients, ""
+    told = (f"{name}: {_glimpse(one, features=features)}" for name, one in clients.items())
+    return clients, f"whose inputs differ ({', '.join(told)})"
+
+
+def _frozen(name: str) -> ClientInputs:
+    return ClientInputs(name, (FEATURES,))
+
+
+def _glimpse(one: ClientInputs, *, features: bool) -> str:
+    if one.columns:
+        return f"a table of {len(one.columns)} columns" if len(one.columns) > 1 else "a table of one column"
+    return "frozen features" if features else "×".join(map(str, one.shape))
+
+
 def misfit(phase: Phase, task: Task, clients: Mapping[str, ClientInputs], differ: str = "") -> str:
     """Return why a phase cannot have clients with such inputs; empty where it can, or nobody can tell.
 
@@ -47,11 +81,12 @@ def misfit(phase: Phase, task: Task, clients: Mapping[str, ClientInputs], differ
     kinds = {(one.shape, task.networks.get(name)): one for name, one in reversed([*clients.items()])}
     tried = sorted(kinds.values(), key=lambda one: one.shape == task.input_shape)[:TRIED]
     alike, algorithm = [ClientInputs(one.client, task.input_shape) for one in tried], phase.algorithm
-    failure = None
     for alone in (True, False) if len(kinds) > 1 else ():  # a robust rule asks for several clients at a time
         failure = _failure(algorithm, task, tried, alone)
         if failure is None or _failure(algorithm, replace(task, networks={}), alike, alone) is None:
             break
+    else:  # what fails where clients are alike, too, is not about their inputs
+        return ""
     if failure is None:
         return ""
     at, error = failure
@@ -124,8 +159,7 @@ def _upload(algorithm: Algorithm, task: Task, client: ClientInputs, down: Tree) 
     return replace(up, sums=algorithm.decode(task, algorithm.encode(sums)))
 
 
-def sites_of(model: Model, outputs: int, real: bool) -> tuple[Task, Mapping[str, ClientInputs]]:
-    """Return a task of made-up sites."""
-    clients = some_sites()
+def task_of(model: Model, clients: Mapping[str, ClientInputs], *, real: bool) -> Task:
+    """Return a task of two outputs for clients before their data is loaded."""
     common, own = networks_of(model, clients)
-    return Task(common.model, common.input_shape, outputs, len(clients), real=real, networks=own), clients
+    return Task(common.model, common.input_shape, 2, len(clients), real=real, networks=own)

@@ -16,14 +16,14 @@ def phase_exhibits(records: Sequence[Record], stored: Callable[[str], Tree | Non
     """Return a phase's exhibits as JSON, in the order in which their titles first appear.
 
     A curve has its points of all evaluations.  Of any other exhibit there is the first evaluation's, and that of the
-    evaluation which the phase is known by.
+    evaluation which the phase is known by.  Round 0 is what the phase starts from, where the algorithm shows it.
     """
     phase, told = records[-1]["phase"], phase_summary(records)
     found: dict[str, dict[int, Exhibit]] = {}
-    for record in records:
-        tree = stored(f"{phase}/exhibits/{record['round']}")
+    for number in (0, *(record["round"] for record in records)):
+        tree = stored(f"{phase}/exhibits/{number}")
         for one in unpacked(tree["exhibits"]) if tree else ():
-            found.setdefault(one.title, {})[record["round"]] = one
+            found.setdefault(one.title, {})[number] = one
     shown = [table for by_round in found.values() for table in _tables(by_round, told["evaluated"])]
     return {"phase": phase, "phase_name": told["name"], "exhibits": shown}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,13 +33,16 @@ class Evaluation:
 Awaited = Callable[[], Evaluation]  # an evaluation that was asked for
 
 
-def evaluate(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Evaluation:
-    """Evaluate what the clients deploy now, or what they start the phase from, on test and validation samples."""
-    return ask(run, session, start=start)()
+def evaluate(run: PhaseRun, session: EngineSession) -> Evaluation:
+    """Evaluate what the clients deploy now on test and validation samples."""
+    return ask(run, session)()
 
 
 def ask(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Awaited:
-    """Ask for the same; what is returned gives it.  Where rows ride with the next round, it is better called after."""
+    """Ask for the same, or what they start the phase from; what is returned gives it.
+
+    Where rows ride with the next round, it is better called after.
+    """
     served = {} if start else run.served()
     test, chosen_by = (_split(run, session, served, split, start) for split in ("test", "validation"))
 
@@ -48,6 +51,17 @@ def ask(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Awaite
         return replace(told, metrics={**told.metrics, **chosen_by().metrics})
 
     return found
+
+
+def ask_start(run: PhaseRun, session: EngineSession, known: Mapping[str, float] | None) -> Awaited:
+    """Ask for an evaluation of what clients start the phase from; where its metrics are known, what they observe."""
+    if known is None:
+        return ask(run, session, start=True)
+    metrics = dict(known)
+    if not run.algorithm.observes_start(run.task):
+        return lambda: Evaluation(metrics)
+    rows = _rows(run, session, {}, "test", start=True)
+    return lambda: Evaluation(metrics, observed=rows()[1])
 
 
 def _split(run: PhaseRun, session: EngineSession, served: Tree, split: str, start: bool) -> Awaited:

@@ -18,7 +18,7 @@ from hansa.metrics.facts import CHAIN
 from hansa.orchestrate.clock import Timeline
 from hansa.orchestrate.planner import Leg, without
 from hansa.payload import Update, join, relay
-from hansa.running.evaluate import Awaited, ask, evaluate
+from hansa.running.evaluate import Awaited, ask, ask_start
 from hansa.running.experiment import Experiment
 from hansa.running.forgetting import along_chain
 from hansa.running.phase_run import Line, PhaseRun
@@ -119,14 +119,14 @@ def _run_phase(run: PhaseRun, first: int, progress: Record, journal: Journal, st
 def _held(run: PhaseRun, session: EngineSession, first: int, progress: Record) -> Pending | None:
     """Return the round whose evaluation a resumed run still has to ask for, where there is one."""
     record = progress.get("held")
-    return None if record is None else Pending(first - 1, record, _asked(run, session), run.current())
+    return None if record is None else Pending(first - 1, record, _asked(session, ask(run, session)), run.current())
 
 
-def _asked(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Awaited:
-    """Ask for an evaluation; unless it rides with the next round it is made at once, as all is now."""
+def _asked(session: EngineSession, awaited: Awaited) -> Awaited:
+    """Return an evaluation; unless it rides with the next round it is made at once, as all is now."""
     if session.rides:
-        return ask(run, session, start=start)
-    found = evaluate(run, session, start=start)
+        return awaited
+    found = awaited()
     return lambda: found
 
 
@@ -163,13 +163,18 @@ def _attack(run: PhaseRun) -> Record:
 
 def _before(run: PhaseRun, session: EngineSession, progress: Record) -> Callable[[], dict[str, float]]:
     """Ask for the metrics of what a phase starts from: those the phase before ended with, or of an untrained model."""
-    known = run.index > 0 and run.phase.outside == run.experiment.phases[run.index - 1].outside
-    if known and "metrics" in progress:
-        found: dict[str, float] = progress["metrics"]
-        told = {name: value for name, value in found.items() if not name.startswith(CHAIN)}  # of a round, not a model
-        return lambda: told
-    awaited = _asked(run, session, start=True)
-    return lambda: awaited().metrics
+    same = run.index > 0 and run.phase.outside == run.experiment.phases[run.index - 1].outside
+    known: dict[str, float] | None = progress.get("metrics") if same else None
+    awaited = _asked(session, ask_start(run, session, known))
+    server = run.current()
+
+    def found() -> dict[str, float]:
+        start = awaited()
+        if start.observed:
+            _show(run, -1, server, start.observed)
+        return {name: value for name, value in start.metrics.items() if not name.startswith(CHAIN)}  # of a round, those
+
+    return found
 
 
 def _choose(run: PhaseRun, record: Record, progress: Record) -> None:
@@ -216,7 +221,7 @@ def begin_round(run: PhaseRun, session: EngineSession, charged: Mapping[str, flo
         run.lines = {}
         book.check_server([client for leg in legs for client in leg.chain if client not in book.failed])
     seconds = time.perf_counter() - began
-    evaluation = _asked(run, session) if run.due(run.round) else None
+    evaluation = _asked(session, ask(run, session)) if run.due(run.round) else None
     costs = {key: total - charged[key] for key, total in run.ledger.totals().items()}
     record = {
         "phase": run.index,
@@ -346,8 +351,13 @@ def _finished(run: PhaseRun, pending: Pending) -> Record:
         run.store.put(f"{run.index}/scores/{number}", evaluation.rows)
     if evaluation.tables:
         run.store.put(f"{run.index}/tables/{number}", evaluation.tables)
-    shown = run.algorithm.exhibits(replace(run.task, round=pending.round), pending.server, evaluation.observed)
-    if shown:
-        run.store.put(f"{run.index}/exhibits/{number}", {"exhibits": packed(shown)})
+    _show(run, pending.round, pending.server, evaluation.observed)
     record["metrics"] = {**evaluation.metrics, **record["metrics"]}
     return record
+
+
+def _show(run: PhaseRun, round: int, server: Tree, observed: Mapping[str, Tree]) -> None:
+    """Keep the exhibits of an evaluation after a round; that of the start comes after round −1."""
+    shown = run.algorithm.exhibits(replace(run.task, round=round), server, observed)
+    if shown:
+        run.store.put(f"{run.index}/exhibits/{round + 1}", {"exhibits": packed(shown)})

@@ -20,7 +20,7 @@ from hansa.engines.session import Reply
 from hansa.io.store import MemoryStore
 from hansa.orchestrate.planner import Leg, Planner
 from hansa.payload import Role
-from hansa.running.evaluate import evaluate
+from hansa.running.evaluate import ask_start
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import Ledger
 from hansa.running.loop import run_round
@@ -174,8 +174,7 @@ def _rehearse(run: PhaseRun, starts: bool) -> Rehearsed:
     evaluated, seconds, rounds = list[Array](), list[float](), run.phase.rounds
     with Serial().open(run.context) as opened:
         session = secured(opened, run.context)
-        if starts:
-            evaluate(run, session, start=True)
+        ask_start(run, session, None if starts else {})()
         before = notes.evaluated()
         for run.round in range(rounds):
             known = notes.evaluated()

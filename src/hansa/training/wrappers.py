@@ -155,6 +155,10 @@ class Wrapper(Algorithm):
         """Return what the wrapped algorithm lets a client tell."""
         return self.inner.observe(task, model, data)
 
+    def observes_start(self, task: Task) -> bool:
+        """Tell whether the wrapped algorithm's clients do."""
+        return self.inner.observes_start(task)
+
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
         """Return the wrapped algorithm's exhibits."""
         return self.inner.exhibits(task, server, observed)

@@ -14,6 +14,7 @@ from hansa.data.split import stratified_cut
 from hansa.data.targets import Classes
 from hansa.errors import HansaError
 from hansa.seeds import numpy_generator
+from hansa.task import ClientInputs
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class Digits:
         train, test = stratified_cut(y, self.test_fraction, numpy_generator(0, "digits"))
         target = Classes(tuple(map(str, range(10))))
         return Dataset(Samples(x[train], y[train]), target, Samples(x[test], y[test]))
+
+    def glance(self, client: str) -> ClientInputs:
+        """Return what samples are like."""
+        return ClientInputs(client, (1, 8, 8) if self.images else (64,))
 
 
 def _rows() -> Array:

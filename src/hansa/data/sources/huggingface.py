@@ -12,11 +12,13 @@ import numpy as np
 from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
-from hansa.data.dataset import SCALES, Array, Dataset, Scale
+from hansa.data.dataset import SCALES, Array, Dataset, Scale, picture
 from hansa.data.late_rows import Inputs
 from hansa.data.sources.files import existing
 from hansa.data.targets import KINDS, Kind
 from hansa.errors import HansaError, did_you_mean, require
+from hansa.io.pictures import pixels
+from hansa.task import ClientInputs
 
 
 class Encoded(Sequence[object]):
@@ -79,6 +81,17 @@ class HuggingFace:
             target=self.target,
             scale=self.scale,
         )
+
+    def glance(self, client: str) -> ClientInputs | None:
+        """Return what samples are like by the first one; texts are no inputs yet."""
+        split = self._splits(_open(self.path))[0]
+        column = self._column(split, self.input)
+        if _is_text(split, column) or not len(split):
+            return None
+        if type(split.features[column]).__name__ != "Image":
+            return ClientInputs(client, np.asarray(split.with_format("numpy")[:1][column]).shape[1:])
+        shape = pixels(Encoded(split, column)[0], self.size, f"'{self.path}' (image 0)").shape
+        return picture(client, shape)
 
     def _splits(self, found: Any) -> tuple[Any, Any]:
         if not isinstance(found, dict):

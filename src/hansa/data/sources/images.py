@@ -11,9 +11,11 @@ import numpy as np
 from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
-from hansa.data.dataset import SCALES, Dataset, Scale
+from hansa.data.dataset import SCALES, Dataset, Scale, picture
 from hansa.data.sources.files import existing
 from hansa.errors import HansaError, require
+from hansa.io.pictures import pixels
+from hansa.task import ClientInputs
 
 Layout = Literal["auto", "class", "client/class", "domain/class"]
 ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
@@ -56,6 +58,14 @@ class Images:
         x_test, y_test, upper = self._read(held, test, depth)
         client_test = None if client is None else upper
         return dataset_from_arrays(x, y, client, x_test, y_test, client_test, domain, scale=self.scale)
+
+    def glance(self, client: str) -> ClientInputs | None:
+        """Return what samples are like by the size that is set, or by the first image that is found."""
+        if self.size is not None:
+            return picture(client, (self.size, self.size, 3))
+        root = existing(self.path, "image folder")
+        first = next((file for file in root.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file()), None)
+        return None if first is None else picture(client, pixels(first, None, f"The image '{first}'").shape)
 
     def _depth(self, root: Path, files: list[Path]) -> int:
         depths = {len(file.relative_to(root).parts) - 1 for file in files}

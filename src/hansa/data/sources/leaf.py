@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,16 @@ import numpy as np
 from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
-from hansa.data.dataset import SCALES, Array, Dataset, Samples, Scale
+from hansa.data.dataset import SCALES, Array, Dataset, Samples, Scale, picture
 from hansa.data.labels import require_two_classes
 from hansa.data.late_rows import Inputs
 from hansa.data.sources.files import existing, several
 from hansa.data.targets import Classes
 from hansa.errors import HansaError, require
+from hansa.task import ClientInputs
+
+CHUNK = 2**16  # characters
+_SAMPLES = re.compile(r'"x"\s*:\s*\[(?=\s*[^\s\]])\s*')  # a user's list of samples, where it has some
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,10 @@ class Leaf:
 
     def load(self) -> Dataset:
         """Read all users."""
-        root = existing(self.path, "LEAF data")
-        below = root / "data" if (root / "data").is_dir() else root
-        named = next((below / name for name in ("train", "all_data") if (below / name).is_dir()), below)
+        named = self._folder()
         parts = [_users(str(named))]
-        if named.name == "train" and (below / "test").is_dir():
-            parts.append(_users(str(below / "test")))
+        if named.name == "train" and (named.parent / "test").is_dir():
+            parts.append(_users(str(named.parent / "test")))
         client = [np.asarray([user for user, x, _ in part for _ in x]) for part in parts]
         x = [[self._one(sample) for _, xs, _ in part for sample in xs] for part in parts]
         y = [np.asarray([label for _, _, ys in part for label in ys]) for part in parts]
@@ -59,6 +63,21 @@ class Leaf:
         inputs = [self._inputs(one) for one in x]
         test = (inputs[1], y[1], client[1]) if len(parts) > 1 else ()
         return dataset_from_arrays(inputs[0], y[0], client[0], *test, scale=self.scale)
+
+    def glance(self, client: str) -> ClientInputs | None:
+        """Return what samples are like by the settings, or by the first sample; texts are no inputs yet."""
+        if self.root is not None:
+            return None if self.size is None else picture(client, (self.size, self.size, 3))
+        if self.shape:
+            return picture(client, self.shape)
+        shape = np.shape(_first(several(str(self._folder()), ".json", "LEAF file")[0][0]))
+        return ClientInputs(client, shape) if shape and self.column is None else None
+
+    def _folder(self) -> Path:
+        """Return the file or folder of the samples to train on."""
+        root = existing(self.path, "LEAF data")
+        below = root / "data" if (root / "data").is_dir() else root
+        return next((below / name for name in ("train", "all_data") if (below / name).is_dir()), below)
 
     def _one(self, sample: Any) -> Any:
         if self.column is None:
@@ -85,6 +104,18 @@ class Leaf:
         require(inside, f"With a 'shape', values must lie in [0, 1]. '{self.path}' has others: leave 'shape' out.")
         pictures: Array = np.rint(values.reshape(len(values), *self.shape) * 255).astype(np.uint8)
         return pictures
+
+
+def _first(file: Path) -> Any:
+    """Return the first sample of a file, of which no more is read; None where there is none."""
+    text = ""
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        while chunk := stream.read(CHUNK):
+            text += chunk
+            if found := _SAMPLES.search(text):
+                with suppress(ValueError):  # of a sample that goes on in the next chunk
+                    return json.JSONDecoder().raw_decode(text, found.end())[0]
+    return None
 
 
 def _users(path: str) -> list[tuple[str, list[Any], list[Any]]]:

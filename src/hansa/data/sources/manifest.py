@@ -14,11 +14,13 @@ import numpy as np
 from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
-from hansa.data.dataset import SCALES, Array, Dataset, Scale
+from hansa.data.dataset import SCALES, Array, Dataset, Scale, picture
 from hansa.data.labels import of_text
 from hansa.data.late_rows import Inputs
 from hansa.data.sources.files import existing, existing_file
 from hansa.errors import HansaError, did_you_mean, require
+from hansa.io.pictures import pixels
+from hansa.task import ClientInputs
 
 Table = Mapping[str, Sequence[str]]
 CLIENT_COLUMNS = ("client", "user_id", "writer", "subject", "user")
@@ -72,6 +74,14 @@ class Manifest:
         found = dataset_from_arrays(x, y, client, x_test, y_test, client_test, domain, scale=self.scale, group=group)
         return replace(found, notes=(*found.notes, *note))
 
+    def glance(self, client: str) -> ClientInputs | None:
+        """Return what samples are like by the size that is set, or by the first image of the table."""
+        if self.size is not None:
+            return picture(client, (self.size, self.size, 3))
+        names = {} if self.files is None else _file_names(existing_file(self.files, "list of files"))
+        first = self._files(_rows(_read(existing_file(self.path, "manifest")), np.ones(1)), names)[1][0]
+        return picture(client, pixels(first, None, f"The image '{first}'").shape)
+
     def _left_out(self, split: Array) -> tuple[str, ...]:
         """Return a note on rows that are neither for training nor for testing."""
         known = {"train", "test", "val", "valid", "validation"}
@@ -87,14 +97,18 @@ class Manifest:
 
     def _samples(self, table: Table, names: Mapping[str, str]) -> tuple[Inputs, Array, Array | None]:
         y = of_text(self._column(table, "label", self.label))
-        root = existing(self.root, "image folder") if self.root is not None else Path(self.path).expanduser().parent
-        images = [root / names.get(one, one) for one in self._images(table)]
+        root, images = self._files(table, names)
         lost = [one for one in images if not one.is_file()]
         says = f"{len(lost)} of {len(images)} images that '{self.path}' lists are not in '{root}', such as"
         require(not lost, f"{says} '{lost[0].relative_to(root) if lost else ''}': set 'root', or correct 'image'.")
         client = self._optional(table, "client", self.client, *CLIENT_COLUMNS)
         x = stack(images, self.size, [f"The image '{one}'" for one in images])
         return x, y, client
+
+    def _files(self, table: Table, names: Mapping[str, str]) -> tuple[Path, list[Path]]:
+        """Return the folder of the images, and the files that a table lists."""
+        root = existing(self.root, "image folder") if self.root is not None else Path(self.path).expanduser().parent
+        return root, [root / names.get(one, one) for one in self._images(table)]
 
     def _images(self, table: Table) -> Sequence[str]:
         if "{" not in self.image:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
 
-from hansa.data.dataset import Array, Dataset, Samples, Source
+from hansa.data.dataset import Array, Dataset, Glanced, Samples, Source
 from hansa.data.targets import Classes, Target
-from hansa.errors import require
+from hansa.errors import HansaError, require
 from hansa.io.registry import Piece
+from hansa.task import ClientInputs
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class Mixed:
         says = f"Client '{client}' is of none of the sources {', '.join(self.sources)}"
         require(bool(own), f"{says}: call it after one, such as '{next(iter(self.sources))}/{client}'.")
         return self.sources[max(own, key=len)]
+
+    def glances(self) -> Iterator[tuple[str, ClientInputs]]:
+        """Yield what samples of the sources are like, of those that tell before they are loaded."""
+        for name, source in self.sources.items():
+            with suppress(HansaError):  # of a file that is missing or damaged, loading tells
+                found = source.glance(name) if isinstance(source, Glanced) else None
+                if found is not None:
+                    yield name, found
 
     def load(self) -> Dataset:
         """Load every source, and number their samples one after the other."""

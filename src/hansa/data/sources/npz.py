@@ -11,13 +11,15 @@ import numpy as np
 from hansa.data.album import stack
 from hansa.data.arrays import dataset_from_arrays
 from hansa.data.checks import one_of, whole
-from hansa.data.dataset import SCALES, Array, Dataset, Scale
+from hansa.data.dataset import SCALES, Array, Dataset, Scale, picture
 from hansa.data.labels import require_two_classes
 from hansa.data.late_rows import Inputs, rows_of
 from hansa.data.sources.files import existing_file
 from hansa.data.targets import KINDS, Classes, Kind
 from hansa.errors import HansaError, did_you_mean, require
-from hansa.io.npy import open_npz, read_member
+from hansa.io.npy import Header, begin_member, open_npz, read_member
+from hansa.io.pictures import pixels
+from hansa.task import ClientInputs
 
 CLIENT_ARRAYS = ("client", "writer", "subject", "user")
 
@@ -41,6 +43,10 @@ class Archive(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def begin(self, name: str, count: int = 0) -> tuple[Header, Array]:
+        """Return an array's header, and the first entries of one that is a list."""
+        return begin_member(self._opened, name, f"The array '{name}' of '{self.path}'", count)
 
     def first(self, *names: str) -> Array | None:
         """Return the first of these arrays that is there."""
@@ -117,6 +123,25 @@ class Npz:
             group=archive.first("group", "group_train"),
             time=archive.first("time", "time_train"),
         )
+
+    def glance(self, client: str) -> ClientInputs | None:
+        """Return what samples are like by the header of their array, or by the first of packed images."""
+        archive = Archive(self.path)
+        if "blob" in archive and "offsets" in archive:
+            return picture(client, self._first_picture(archive) if self.size is None else (self.size, self.size, 3))
+        name = next((one for one in ("x", "x_train") if one in archive), None)
+        if name is None or self.tokens:
+            return None
+        (_, *shape), _, dtype = archive.begin(name)[0]
+        if dtype == np.uint8 and len(shape) > 1:
+            return picture(client, tuple(shape))
+        return ClientInputs(client, tuple(shape)) if dtype.kind in "biuf" else None
+
+    def _first_picture(self, archive: Archive) -> tuple[int, ...]:
+        start, end = archive.begin("offsets", 2)[1].tolist()
+        first: bytes = archive.begin("blob", end)[1][start:].tobytes()
+        shape: tuple[int, ...] = pixels(first, None, f"'{self.path}' (image 0)").shape
+        return shape
 
     def _inputs(self, archive: Archive) -> Inputs:
         if "blob" not in archive or "offsets" not in archive:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,6 @@ from hansa.data.sources.cells import (
     join,
     numbers_of,
     refuse_column,
-    sentence,
     some_rows,
     times_of,
     values_of,
@@ -28,10 +28,12 @@ from hansa.data.sources.columns import Features, beside, encode
 from hansa.data.sources.encoding import Encoding, EncodingRule, Missing
 from hansa.data.sources.files import client_names, several
 from hansa.data.sources.sites import as_texts, blanked, has_value, refuse_free_text, shared_columns
+from hansa.data.sources.table_files import csv_columns, parquet_columns, read_csv, read_parquet
 from hansa.data.split import strata, stratified_cut
 from hansa.data.targets import KINDS, Classes, Kind, Real, Target
 from hansa.errors import HansaError, did_you_mean, require
 from hansa.seeds import numpy_generator
+from hansa.task import ClientInputs, Column
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,21 @@ class TableSource(ABC):
     @abstractmethod
     def _read(self, file: Path) -> Any:
         """Read one file as an Arrow table."""
+
+    @abstractmethod
+    def _header(self, file: Path) -> list[str]:
+        """Read the names of one file's columns alone."""
+
+    def headers(self) -> dict[Path, list[str]]:
+        """Return by file the columns that models may see, without reading more than headers."""
+        aside = set(itertools.chain(*self._named_columns().values()))
+        files = several(self.path, self.ending, "table")[0]
+        return {file: [name for name in self._header(file) if name not in aside] for file in files}
+
+    def glance(self, client: str) -> ClientInputs | None:
+        """Return what samples are like by the headers, before texts become a column for each category."""
+        names = dict.fromkeys(itertools.chain(*self.headers().values())) if self.rows == "numbers" else {}
+        return ClientInputs(client, (len(names),), tuple(map(Column, names))) if names else None
 
     def load(self) -> Dataset:
         """Read the table or tables."""
@@ -344,22 +361,10 @@ class Csv(TableSource):
         require(len(self.delimiter) == 1, f"The 'delimiter' of Csv must be one character. Got {self.delimiter!r}.")
 
     def _read(self, file: Path) -> Any:
-        import pyarrow as pa
-        from pyarrow import csv
+        return read_csv(file, self.columns, self.na, self.delimiter)
 
-        convert = csv.ConvertOptions()
-        options = csv.ConvertOptions(null_values=[*convert.null_values, *self.na], strings_can_be_null=True)
-        try:
-            table = csv.read_csv(
-                file,
-                csv.ReadOptions(column_names=list(self.columns) or None),
-                csv.ParseOptions(delimiter=self.delimiter),
-                options,
-            )
-            table.column_names  # noqa: B018, names that are not UTF-8 are noticed only here
-            return table
-        except (pa.ArrowException, UnicodeDecodeError, OSError, ValueError) as error:
-            raise HansaError(f"The file '{file}' cannot be read as a CSV table: {sentence(error)}") from error
+    def _header(self, file: Path) -> list[str]:
+        return list(self.columns) or csv_columns(file, self.delimiter)
 
 
 @dataclass(frozen=True)
@@ -369,12 +374,7 @@ class Parquet(TableSource):
     ending: ClassVar[str] = ".parquet"
 
     def _read(self, file: Path) -> Any:
-        import pyarrow as pa
-        from pyarrow import parquet
+        return read_parquet(file)
 
-        try:
-            table = parquet.read_table(file)
-            table.validate(full=True)  # numbers of a damaged file may point outside of it
-            return table
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            raise HansaError(f"The file '{file}' cannot be read as a Parquet table: {sentence(error)}") from error
+    def _header(self, file: Path) -> list[str]:
+        return parquet_columns(file)

@@ -39,8 +39,8 @@ def _classes(run: Run) -> list[str]:
 def _card(whose: str, table: dict[str, Any], classes: Sequence[str]) -> Markup:
     if table["kind"] == "curve":
         return _curve(f"{whose}, {table['title']}", table)
-    shown, title = exhibit_from_table(table), f"{whose}, {table['title']}, round {table[ROUNDS]}"
-    shown = _named(shown, classes)
+    when = f"round {table[ROUNDS]}" if table[ROUNDS] else "before its first round"
+    shown, title = _named(exhibit_from_table(table), classes), f"{whose}, {table['title']}, {when}"
     return _scatter(title, shown) if shown.kind == "scatter" else _heat_map(title, shown)
 
 
