@@ -3,7 +3,7 @@
     python benchmarks/from_files.py                                     # Landmarks' shape, a network that costs little
     python benchmarks/from_files.py --like inaturalist                  # iNaturalist's: many clients of few pictures
     python benchmarks/from_files.py --pictures 8192 --backbone lite0    # a real backbone on a part
-    python benchmarks/from_files.py --rates --backbone lite0            # pictures a second alone, on 256: two minutes
+    python benchmarks/from_files.py --rates --backbone lite0            # pictures a second alone, on 192: two minutes
     python benchmarks/from_files.py --backbone lite0 --device cuda      # all of it on a GPU
 
 Generated JPEGs are listed in a CSV manifest.  One process extracts features and is killed with SIGKILL on the way; a
@@ -46,7 +46,7 @@ FOLDER = 1000  # pictures of a folder
 WIDTH = 1280  # features of the network that costs little, as many as EfficientNet-Lite's
 MEMORY = 3e9  # bytes of all processes, at most
 SHARE = 0.9  # of the network's own pictures a second, at least
-SOME = 256  # pictures whose extraction is timed alone
+SOME = 192  # pictures whose extraction is timed alone
 
 
 @dataclass(frozen=True)
