@@ -152,11 +152,11 @@ def make_with_features(jobs: Sequence[Job], work: Callable[[Job], None] = make) 
     return make_all([job for job in jobs if job not in first.values()], work) and good
 
 
-def finished(name: str, seeds: Iterable[int]) -> list[Run]:
+def finished(name: str, seeds: Iterable[int], statuses: Sequence[str] = ("finished",)) -> list[Run]:
     """The runs of a name that are there and done."""
     folders = [RUNS / f"{name}-seed{seed}" for seed in seeds]
     there = [Run.open(folder) for folder in folders if (folder / "plan.toml").exists()]
-    return [one for one in there if one.status == "finished"]
+    return [one for one in there if one.status in statuses]
 
 
 def headline(done: Run, phase: int = -1) -> float:

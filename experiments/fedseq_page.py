@@ -34,21 +34,36 @@ from hansa.results.reader import Run
 from hansa.seeds import numpy_generator
 
 Curve = Sequence[Sequence[float]]  # round, test accuracy and simulated seconds of every evaluation
+DIVERGED = "diverged"
 SHARES = (0.7, 0.9)  # of the centralised accuracy
 GROUP_LAST = 50  # rounds
 
 
 def curve(done: Run) -> Facts:
-    """Return every evaluation of a run."""
+    """Return every evaluation of a run; of one that diverged, after how many rounds it did."""
+    if done.status == DIVERGED:
+        return {DIVERGED: len(done.rounds)}
     told = [one for one in done.rounds if one["metrics"]]
     return {
         "curve": [[one["round"], one["metrics"]["test_accuracy"], one.get("clock", {}).get("end", 0.0)] for one in told]
     }
 
 
+def facts(kept: Kept, name: str) -> list[Facts]:
+    """Return what is known of a row, seed by seed."""
+    return kept.row(name, [(one, curve(one)) for one in finished(name, SEEDS, ("finished", DIVERGED))])
+
+
 def curves(kept: Kept, name: str) -> list[Curve]:
-    """Return the curves of a row, seed by seed."""
-    return [one["curve"] for one in kept.row(name, [(one, curve(one)) for one in finished(name, SEEDS)])]
+    """Return the curves of a row, of the seeds that came to their end."""
+    return [one["curve"] for one in facts(kept, name) if DIVERGED not in one]
+
+
+def diverged(setting: Setting, kept: Kept) -> str:
+    """Return a sentence about the runs that no mean has in it, where there are any."""
+    after = {name: [one[DIVERGED] for one in facts(kept, setting.run(name)) if DIVERGED in one] for name in METHODS}
+    told = [f"{name} after {' and '.join(map(str, sorted(rounds)))} rounds" for name, rounds in after.items() if rounds]
+    return f"Runs that diverged, and are in no mean: {', '.join(told)}." if told else ""
 
 
 def final(points: Curve, last: int) -> float:
@@ -105,6 +120,7 @@ def setting_part(setting: Setting, kept: Kept) -> str:
 every {setting.every} rounds; accuracies are means over the last {setting.last} rounds. Shares are of {whose},
 {100 * target:.1f} %{f" after {setting.epochs} epochs" if known else ""}.
 {f"Not run for this page: {', '.join(missing)}." if missing else ""}
+{diverged(setting, kept)}
 
 {table(HEAD, [method_row(setting, name, some, target) for name, some in found.items()])}
 """

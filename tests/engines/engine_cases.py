@@ -165,7 +165,7 @@ def paths_of(journal: ListJournal) -> dict[str, int]:
 def distance(left: Tree, right: Tree) -> float:
     """Between two trees, relative to the first, over the worst leaf."""
     assert left.keys() == right.keys()
-    pairs = [(leaf.double(), right[key].double()) for key, leaf in left.items()]
+    pairs = [(leaf.cpu().double(), right[key].cpu().double()) for key, leaf in left.items()]
     return max((float((one - other).norm() / one.norm().clamp(min=1e-3)) for one, other in pairs), default=0.0)
 
 
