@@ -94,9 +94,8 @@ def run(
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
     text = write_plan(plan)  # which refuses what no plan may hold
-    watchers, progress, announce = (
-        _shown(plan, watchers, progress, announce) if show else (watchers, progress, announce)
-    )
+    if show:
+        watchers, progress, announce = _shown(plan, watchers, progress, announce)
     assembled, folder = assemble(plan, data, progress, trust=trust), RunFolder(path)
     if announce is not None and (sentence := announcement(assembled.experiment)):
         announce(sentence)

@@ -19,7 +19,7 @@ LARGER = 4  # times a model and the server's state: more than any message of the
 
 
 def announcement(experiment: Experiment) -> str:
-    """Return a sentence about what a run will send, with the bytes that its ledger will charge; none where it is little.
+    """Return a sentence about what a run will send, as its ledger will charge it; none where that is little.
 
     Nothing is rehearsed where a run can hardly send much, and of others no more than tells the sizes of messages.
     """

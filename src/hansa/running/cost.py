@@ -1,7 +1,8 @@
 """The cost of a run before it is run: a rehearsal of every phase, counted on over all rounds that are planned.
 
 Bytes are exact where the sizes of messages follow from a client's classes and samples: the rehearsal gives every size
-there is, and the planner who is visited when.  They are not where earlier phases decide who trains with whom.
+there is, and the planner who is visited when.  They are not where earlier phases decide who trains with whom, nor where
+a guard may go back to a model that clients have.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hansa.algorithms.guarded import Guarded
+from hansa.contract import Algorithm
 from hansa.data.dataset import Array
 from hansa.engines.threads import on_threads, threads_for
 from hansa.lazy import torch
@@ -23,7 +26,7 @@ from hansa.running.phase_run import PhaseRun
 from hansa.running.rehearsal import Rehearsed, evaluating, rehearsals
 from hansa.running.sizes import BriefSizes, Sizes, Visit
 from hansa.task import Task
-from hansa.training.wrappers import training_of
+from hansa.training.wrappers import Wrapper, training_of
 from hansa.tree import Tree
 
 Planned = Mapping[Visit, tuple[int, int]]  # how often, and how many clients the server had met before, added up
@@ -39,7 +42,7 @@ class Traffic:
     name: str
     clients: tuple[str, ...]
     columns: Mapping[str, Array]  # visits, bytes_up, bytes_down and bytes_evaluate
-    exact: bool  # whether bytes are; not where what earlier phases learn decides who is visited
+    exact: bool  # whether bytes are; not where what is learnt decides who is visited, or what is sent
 
     def total(self, column: str) -> float:
         """Return the sum of a column over clients."""
@@ -105,8 +108,19 @@ def _traffic(experiment: Experiment, phase: Phase, sizes: Sizes, planned: Planne
         columns["visits"][at] += count
     told, speaks = _evaluations(sizes.found, phase), evaluating(experiment)
     columns["bytes_evaluate"] += np.array([told[row[speaks.get(name, name)]] for name in row], dtype=np.int64)
-    unknown = sizes.growing or sizes.rough or every > 1 or (run.described and phase.orchestration.grouped)
+    learnt = _guarded(run) or (run.described and phase.orchestration.grouped)
+    unknown = sizes.growing or sizes.rough or every > 1 or learnt
     return Traffic(phase.name, tuple(row), columns, exact=not unknown)
+
+
+def _guarded(run: PhaseRun | None) -> bool:
+    """Tell whether a guard may go back to models that clients have already, in this phase or before."""
+    if run is None:
+        return False
+    algorithm: Algorithm | None = run.algorithm
+    while algorithm is not None and not isinstance(algorithm, Guarded):
+        algorithm = algorithm.inner if isinstance(algorithm, Wrapper) else None
+    return algorithm is not None or _guarded(run.previous)
 
 
 def _planned(phase: Phase, sizes: Sizes) -> Planned:

@@ -19,6 +19,7 @@ from hansa.engines.serial import Serial
 from hansa.engines.session import Reply
 from hansa.io.store import MemoryStore
 from hansa.orchestrate.planner import Leg, Planner
+from hansa.orchestrate.superclients import Grouped
 from hansa.payload import Role
 from hansa.running.evaluate import evaluate
 from hansa.running.experiment import Experiment, Phase
@@ -233,7 +234,10 @@ def _shortened(phase: Phase, brief: bool) -> Phase:
     growing = Role.EACH in phase.algorithm.uplink.values()  # a server that knows single uploads may hand them on
     rounds = min(phase.rounds, (BRIEF_STEPS if brief and not growing else STEPS) * phase.algorithm.exchanges)
     plain = {"attack": None, "clock": None, "deadline": None, "forgetting": False, "deploy": "last"}
-    return replace(phase, rounds=rounds, evaluate_every=1, remember="nothing", minimum=0.0, **plain)  # type: ignore[arg-type]
+    short = replace(phase, rounds=rounds, evaluate_every=1, remember="nothing", minimum=0.0, **plain)  # type: ignore[arg-type]
+    if brief and isinstance(short.orchestration, Grouped):  # of clients that nobody has described
+        return replace(short, orchestration=replace(short.orchestration, grouping="random", metric=None))
+    return short
 
 
 def evaluating(experiment: Experiment) -> dict[str, str]:
