@@ -77,9 +77,10 @@ bench: $(VENV)/all  ## Speed as ratios within one run: the loops, the statistics
 	$(BIN)/python benchmarks/million_clients.py
 	$(BIN)/python benchmarks/compare_peers.py
 
-bench-files: $(VENV)/all  ## Pictures on disk at Landmarks' scale (164,172 JPEGs, 2 GB of disk), and a real network on some; twenty minutes on two cores
+bench-files: $(VENV)/all  ## Pictures on disk at Landmarks' scale (164,172 JPEGs, 2 GB of disk), and a real network on some; half an hour on two cores
 	$(BIN)/python benchmarks/from_files.py
 	$(BIN)/python benchmarks/from_files.py --rates --backbone lite0
+	$(BIN)/python benchmarks/extraction.py
 
 mutants: $(VENV)/all  ## Mistakes put into the package one at a time, which the tests must notice; some minutes
 	$(BIN)/python tests/mutants.py

@@ -27,8 +27,9 @@ from hansa.plan.identity import changed, check_kinds, code_facts, data_facts, pl
 from hansa.plan.objects import Objects
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
+from hansa.results.announcement import announcement
 from hansa.results.notebook import notebook_show
-from hansa.results.progress import extraction_watcher, round_watcher
+from hansa.results.progress import Tell, extraction_watcher, round_watcher
 from hansa.results.reader import Run
 from hansa.results.tracking import Tracking
 from hansa.results.writer import RunFolder, Watcher
@@ -66,7 +67,7 @@ def run(
     watchers: Sequence[Watcher] = (),
     progress: Progress | None = None,
     trust: TrustLike = False,
-    announce: Callable[[Experiment], None] = lambda _: None,
+    announce: Tell | None = None,
     show: bool = True,
 ) -> Run:
     """Run a plan (an object, a file, or a shipped plan's name), or data, model and algorithm, and return its folder.
@@ -78,8 +79,8 @@ def run(
     objects or names of the catalogue.  Beside a plan, `data` and `model` stand in for its own.
 
     `changes` are single settings of a plan such as `"phases.0.rounds=5"`.  A file may name code of one's own only where
-    `trust` admits it: True is all of it, a list those import paths.  `announce` is told what is about to be run;
-    in a notebook bars `show` how it goes on.
+    `trust` admits it: True is all of it, a list those import paths.  `announce` is told, before a run that will send
+    gigabytes, how many; in a notebook bars `show` how it goes on, and this is printed.
     """
     objects = Objects(
         data, label, client, target, partition, test, features, model, algorithm, rounds, metrics, engine, name, scale
@@ -93,9 +94,11 @@ def run(
     plan = plan if seed is None else replace(plan, seed=seed)
     path = Path(out) if out is not None else new_folder(plan)
     text = write_plan(plan)  # which refuses what no plan may hold
-    watchers, progress = _shown(plan, watchers, progress) if show else (watchers, progress)
+    if show:
+        watchers, progress, announce = _shown(plan, watchers, progress, announce)
     assembled, folder = assemble(plan, data, progress, trust=trust), RunFolder(path)
-    announce(assembled.experiment)
+    if announce is not None and (sentence := announcement(assembled.experiment)):
+        announce(sentence)
     with closing(folder.claim()) as store:
         facts = {
             "plan": plan_facts(plan),
@@ -139,20 +142,20 @@ def resume(
         require(known is not None, f"The checkpoint of '{path}' is gone: run the plan again in another folder.")
         assert known is not None
         folder.rewind(known)  # before anybody reads the journal
-        watchers, progress = _shown(plan, watchers, progress)
+        watchers, progress, _ = _shown(plan, watchers, progress)
         assembled = _unchanged(plan, folder, store, known, accept, lambda: assemble(plan, data, progress, trust=trust))
         return replace(_finish(plan, folder, store, assembled, watchers), given=data)
 
 
 def _shown(
-    plan: Plan, watchers: Sequence[Watcher], progress: Progress | None
-) -> tuple[Sequence[Watcher], Progress | None]:
-    """Add bars where the run is started in a notebook."""
+    plan: Plan, watchers: Sequence[Watcher], progress: Progress | None, announce: Tell | None = None
+) -> tuple[Sequence[Watcher], Progress | None, Tell | None]:
+    """Add bars, and what prints sentences, where the run is started in a notebook."""
     show = notebook_show()
     if show is None:
-        return watchers, progress
+        return watchers, progress, announce
     rounds = [phase.rounds for phase in phases_of(plan)]
-    return [*watchers, round_watcher(show, rounds)], progress or extraction_watcher(show)
+    return [*watchers, round_watcher(show, rounds)], progress or extraction_watcher(show), announce or print
 
 
 def _ended(plan: Plan, path: Path) -> bool:

@@ -229,6 +229,12 @@ def test_whose_a_row_is_is_not_what_to_predict(tmp_path: Path) -> None:
     assert told == {"label": "dose", "target": "real", "client": "shop", "group": "patient"}
 
 
+def test_when_a_row_was_taken_is_not_what_to_predict(tmp_path: Path) -> None:
+    rows = "\n".join(f"{place % 7},{'yes' if place % 2 else 'no'},Ulm,{2000 + place % 9}" for place in range(40))
+    (tmp_path / "t.csv").write_text(f"dose,sick,hospital,year\n{rows}\n")
+    assert look(tmp_path / "t.csv").source["label"] == "sick"
+
+
 def test_texts_need_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [f"this is the long review number {row},{'good' if row % 2 else 'bad'}" for row in range(120)]
     path = table(tmp_path / "t.csv", "review,label", *rows)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,11 @@ import pytest
 import torch
 
 from forked import hansa
-from hansa.cli import costing
+from hansa import api as hansa_api
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
+from hansa.results import announcement
+from hansa.results.report.format import bytes_text
 from hansa.running import cost
 
 
@@ -53,15 +57,59 @@ def test_features_are_made_up_and_not_extracted(tmp_path: Path, monkeypatch: pyt
     assert phase["bytes_up"] == phase["run"]["bytes_up"] > 0
 
 
-def test_a_run_that_sends_much_says_so_before(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = assemble(read_plan("digits-fedavg", ["phases.0.rounds=2"])).experiment
-    costing.announce(made)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(costing, "TOLD_FROM", 1e5)
-    costing.announce(made)
-    assert "This run will send " in capsys.readouterr().err
+@pytest.mark.parametrize("plan", ["digits-fedavg", "digits-fed3r", "digits-fedseq", "personal-head"])
+def test_a_run_that_sends_much_says_so_before(plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A star, a closed form, chains of groups that are learnt, and personal models: as the ledger says afterwards."""
+    said = list[str]()
+    hansa_api.run(plan, out=tmp_path / "little", announce=said.append)
+    assert said == []
+    monkeypatch.setattr(announcement, "TOLD_FROM", 1e5)
+    done = hansa_api.run(plan, out=tmp_path / "much", announce=said.append)
+    (sentence,) = said
+    rounds, phases = done.rounds, done.summary["phases"]
+    sums = [{key: sum(one[key] for one in rounds if one["phase"] == number) for key in ("bytes_up", "bytes_down")}
+            for number in range(len(phases))]  # fmt: skip
+    up, down = (sum(one[key] for one in sums) for key in ("bytes_up", "bytes_down"))
+    told = [_bytes(*one) for one in re.findall(r"([\d.]+) (B|kB|MB)\b", sentence)]
+    assert told[:3] == pytest.approx([up + down, up, down], rel=0.02)
+    if len(phases) > 1:
+        most = max(range(len(phases)), key=lambda number: sum(sums[number].values()))
+        assert f"most of it in phase '{phases[most]['name']}'" in sentence
+        assert told[3:5] == pytest.approx(list(sums[most].values()), rel=0.02)
+    evaluated = sum(one["bytes_evaluate"] for one in rounds)
+    assert told[5:] == (pytest.approx([evaluated], rel=0.02) if evaluated >= 1e5 else [])
+
+
+def test_bytes_are_not_said_to_be_exact_where_a_guard_may_go_back() -> None:
+    """A client that has the model already is not sent it again, and whether it has depends on what is learnt."""
+    made = assemble(read_plan("four-phases")).experiment
+    told = {one.name: one.exact for one in cost.predict(made)}
+    assert told == {"Fed3R": True, "calibrate": True, "FedAvg(features)": False, "oll": False, "FP(head)": False}
+
+
+def _bytes(number: str, unit: str) -> float:
+    return float(number) * {"B": 1, "kB": 1e3, "MB": 1e6}[unit]
+
+
+def test_announcing_takes_less_time_than_a_round_and_changes_nothing(tmp_path: Path) -> None:
+    changes = ["model={name='mlp', hidden=[4000, 1000]}", "phases.0.rounds=12"]  # 17 MB a message
+    said = list[str]()
+    told = hansa_api.run("digits-fedavg", changes=changes, out=tmp_path / "told", announce=said.append)
+    silent = hansa_api.run("digits-fedavg", changes=changes, out=tmp_path / "silent")
+    assert len(said) == 1 and "GB" in said[0] and "about" not in said[0]
+    assert [one["metrics"] for one in told.rounds] == [one["metrics"] for one in silent.rounds]
+    made = assemble(read_plan("digits-fedavg", changes)).experiment
+    began = time.process_time()
+    announcement.announcement(made)
+    assert time.process_time() - began < sum(one["seconds"] for one in silent.rounds)
+
+
+def test_the_command_line_announces_on_stderr(tmp_path: Path) -> None:
+    big = ["--set", "model={name='mlp', hidden=[4000, 1000]}", "--set", "phases.0.rounds=4"]
+    done = hansa("run", "digits-fedavg", *big, "--out", "run", "--json", cwd=tmp_path)
+    (line,) = [line for line in done.stderr.splitlines() if "will send" in line]
+    summary = json.loads(done.stdout)["phases"][0]
+    assert line.startswith(f"This run will send {bytes_text(summary['bytes_up'] + summary['bytes_down'])}, ")
 
 
 def test_speed_is_measured_on_the_threads_that_a_round_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import pytest
 from hansa.engines.carriers import Loopback
 from hansa.engines.flower import Flower
 from hansa.errors import HansaError
-from hansa.io import lock
+from hansa.io import lock, system
 
 # What Windows' Python has not, hidden from every process that is started with this on its path.
 HIDE = """
@@ -108,3 +108,17 @@ def test_a_pipe_of_any_code_page_gets_utf8() -> None:
         [sys.executable, "-c", code, "ls", "algorithm", "fedavg"], env=environment, capture_output=True
     )
     assert done.returncode == 0 and "Δ = Σ_k".encode() in done.stdout, done.stderr
+
+
+def test_a_process_is_known_by_its_command_where_the_system_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number may be another process's by now; macOS, which has no such folder, knows numbers alone."""
+    own = os.getpid()
+    (tmp_path / str(own)).mkdir()
+    (tmp_path / str(own) / "cmdline").write_bytes(b"flower-superlink\0--port\0")
+    monkeypatch.setattr(system, "COMMANDS", tmp_path)
+    assert system.runs_as(own, b"superlink") and not system.runs_as(own, b"another")
+    assert not system.runs_as(own + 1, b"superlink")
+    monkeypatch.setattr(system, "COMMANDS", tmp_path / "nowhere")
+    assert system.runs_as(own, b"another")

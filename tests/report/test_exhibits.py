@@ -157,6 +157,13 @@ def test_the_report_draws_them(run: Run, tmp_path: Path) -> None:
     assert "shown, 2: latent, class means, round 3" in two
 
 
+def test_one_number_is_no_curve(tmp_path: Path) -> None:
+    hansa.run("digits-fed3r", out=tmp_path / "run")
+    page = build([tmp_path / "run"], tmp_path / "page.html").read_text(encoding="utf-8")
+    card = page[page.index("ridge λ") :].split("</figure>")[0]
+    assert 'class="value"' in card and "<svg" not in card and "Round 1." in card
+
+
 def test_classes_have_their_names_and_three_columns_a_row_of_their_own(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     data = json.loads((folder / "data.json").read_text())

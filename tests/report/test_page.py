@@ -18,6 +18,7 @@ from hansa.errors import HansaError
 from hansa.results.columns import column
 from hansa.results.reader import Run
 from hansa.results.report import build, build_split_page, clients, curves
+from hansa.results.report.bars import Part, even_bins, stacked, ticks_within
 from hansa.results.report.curves import metrics_to_draw
 from hansa.results.report.distribution import arrange, in_words
 from hansa.results.report.markup import hue
@@ -405,3 +406,31 @@ def test_the_environment_reads_as_one_types_it(tmp_path: Path) -> None:
     text = Reader(page([Run.open(folder)])).text
     assert "hansa run 'a plan.toml'" in text and "engine, phase 1" in text and "vectorised, paths stacked 12" in text
     assert re.search(r"trusted\s*–", text)
+
+
+def test_bars_of_whole_numbers_stand_over_whole_numbers() -> None:
+    """All clients with six samples: one bar over 6 with room beside it, where it had filled the card."""
+    bins = even_bins([6.0] * 40)
+    assert [(one.low, one.count) for one in bins] == [(4.5, 0), (5.5, 40), (6.5, 0)]
+    assert list(ticks_within(4.5, 7.5, str).values) == [5, 6, 7]
+    assert 6.4 in ticks_within(6.0, 7.0, str).values  # which are no such bars
+
+
+def test_the_ninth_run_has_the_first_one_s_colour_in_a_pattern() -> None:
+    drawn = stacked([(f"run {place}", place, [Part("all", 1.0)]) for place in range(20)], str, "cost")
+    assert drawn.count("gaps c") == 12
+    assert all(f"gaps {hue(place)}" in drawn for place in range(8, 20))
+
+
+def test_every_division_of_data_is_named_after_its_runs(tmp_path: Path) -> None:
+    """Of most runs it is shown, of the others folded; the titles were all the same."""
+    runs = [
+        write_run(tmp_path / f"r{n}", f"run {n}", clients=5, data_seed=seed)
+        for n, seed in enumerate((1, 2, 2, 3, 1, 1))
+    ]
+    page = _read(runs, tmp_path).text
+    assert re.findall("How the data is divided.*", page) == [
+        "How the data is divided",
+        "How the data is divided in run 1, run 2",
+        "How the data is divided in run 3",
+    ]

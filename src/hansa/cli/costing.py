@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hansa.cli.console import bare_table, plain, show
 from hansa.cli.text import printable
-from hansa.errors import HansaError, require
+from hansa.errors import require
 from hansa.features.sketch import sketch_features
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
 from hansa.results.reader import Run
 from hansa.results.report.format import bytes_text, flops_text, seconds_text
 from hansa.running.cost import PhaseCost, predict
-from hansa.running.experiment import Experiment, Phase
 
-TOLD_FROM = 1e9  # bytes; a run that sends less is not announced
 SUMS = ("visits", "bytes_up", "bytes_down", "bytes_evaluate", "flops")
 TITLES = ("visits", "up", "down", "to evaluate", "FLOPs", "seconds", "client memory", "server memory")
 
@@ -49,28 +43,6 @@ def show_cost(source: str, changes: Sequence[str], by_client: bool, as_json: boo
         "Bytes are those the ledger will charge; FLOPs, seconds (one client after the other) and memory are estimates."
     )
     show(plain(says if not rough else f"{says} Not exact: the bytes of {', '.join(rough)}."), wrap=False)
-
-
-def announce(experiment: Experiment) -> None:
-    """Tell before a run what it will send, where that is much."""
-    if sum(_at_most(experiment, phase) for phase in experiment.phases) < TOLD_FROM:
-        return
-    with suppress(HansaError):  # what no rehearsal can do on a few samples, a run may
-        costs = predict(experiment)
-        up, down = (sum(one.total(key) for one in costs) for key in ("bytes_up", "bytes_down"))
-        if up + down >= TOLD_FROM:
-            both = [one.columns[key] for one in costs for key in ("bytes_up", "bytes_down")]
-            most = float(np.sum(both, axis=0).max())
-            says = f"This run will send {bytes_text(up)} up and {bytes_text(down)} down"
-            print(f"{says}, at most {bytes_text(most)} a client; 'hansa cost' tells more.", file=sys.stderr)
-
-
-def _at_most(experiment: Experiment, phase: Phase) -> float:
-    """Return bytes that a phase can hardly exceed, without rehearsing anything."""
-    task, algorithm = experiment.task, phase.algorithm
-    message = algorithm.server_init(task) if algorithm.one_shot else task.params()
-    visits = phase.rounds * phase.orchestration.scale(task.population).visits
-    return 2.0 * visits * sum(leaf.nbytes for leaf in message.values())
 
 
 def _took(run: Run, phases: int) -> list[dict[str, float]]:

@@ -14,20 +14,24 @@ from hansa.cli.console import plain
 from hansa.cli.text import printable
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
-from hansa.results.progress import Extraction, Show, Watch, extraction_watcher, round_watcher
+from hansa.results.progress import Extraction, Show, Tell, Watch, extraction_watcher, round_watcher
 from hansa.results.report.format import seconds_text
 
 LINE_SECONDS = 10.0  # between two lines of progress in a log
 
 
 @contextmanager
-def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction]]:
-    """Print the run folder, then show (on stderr) how the run goes on."""
+def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction, Tell]]:
+    """Print the run folder, then show (on stderr) how the run goes on, and what else it has to tell."""
     console, rounds = Console(stderr=True), [phase.rounds for phase in phases_of(plan)]
-    console.print(plain(f"Run folder: {path}"), soft_wrap=True)
+
+    def tell(sentence: str) -> None:
+        console.print(plain(sentence), soft_wrap=True)
+
+    tell(f"Run folder: {path}")
     if not console.is_terminal:
         show = _lines(console)
-        yield round_watcher(show, rounds), extraction_watcher(show)
+        yield round_watcher(show, rounds), extraction_watcher(show), tell
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -38,7 +42,7 @@ def live(plan: Plan, path: Path) -> Iterator[tuple[Watch, Extraction]]:
     )
     with Progress(*columns, console=console) as bar:
         show = _bars(bar)
-        yield round_watcher(show, rounds), extraction_watcher(show)
+        yield round_watcher(show, rounds), extraction_watcher(show), tell
 
 
 def _bars(bar: Progress) -> Show:

@@ -28,7 +28,6 @@ def run(
     from dataclasses import replace
 
     from hansa import api
-    from hansa.cli.costing import announce
     from hansa.cli.live import live
     from hansa.plan.files import read_plan
 
@@ -36,8 +35,8 @@ def run(
     read = read_plan(plan, [*wanted, *(changes or ())], trust=trust)
     read = read if seed is None else replace(read, seed=seed)
     path = out or api.new_folder(read)
-    with live(read, path) as (watch, progress):
-        done = api.run(read, out=path, watchers=[watch], progress=progress, trust=trust, announce=announce)
+    with live(read, path) as (watch, progress, tell):
+        done = api.run(read, out=path, watchers=[watch], progress=progress, trust=trust, announce=tell)
     _finish(done, as_json)
 
 
@@ -101,7 +100,7 @@ def resume(
     from hansa.results.reader import Run
 
     done = Run.open(path)
-    with live(read_plan(done.path / "plan.toml", trust=trust), path) as (watch, progress):
+    with live(read_plan(done.path / "plan.toml", trust=trust), path) as (watch, progress, _):
         done = api.resume(path, accept=accept or (), watchers=[watch], progress=progress, trust=trust)
     _finish(done, as_json)
 
@@ -156,8 +155,8 @@ def _run_or_plan(name: str, seed: int | None, out: Path, trust: bool) -> Path:
 
     plan = read_plan(name, [] if seed is None else [f"seed={seed}"], trust=trust)
     path = out / api.new_folder(plan).name
-    with live(plan, path) as (watch, progress):
-        done = api.run(plan, out=path, watchers=[watch], progress=progress, trust=trust)
+    with live(plan, path) as (watch, progress, tell):
+        done = api.run(plan, out=path, watchers=[watch], progress=progress, trust=trust, announce=tell)
     if done.status != "diverged":  # the table says so, beside the others
         _must_be_finished(done)
     return path

@@ -23,6 +23,7 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 from hansa.deploy.flower_tools import direct, environment
 from hansa.deploy.site import Node, SiteFile, inputs_of, node_command, node_log, read_site, site_data, site_keys
 from hansa.errors import HansaError, require
+from hansa.io.system import runs_as
 
 PATIENCE = 10.0  # seconds that the server is given to answer
 CLOCK = 60.0  # seconds that two clocks may differ
@@ -231,7 +232,7 @@ def _runs(node: Node, path: Path) -> bool:
     """Tell whether the node that a site started runs."""
     with suppress(OSError, ValueError):
         number = int((path.parent / "node.pid").read_text())
-        return node.key.encode() in Path(f"/proc/{number}/cmdline").read_bytes()
+        return runs_as(number, node.key.encode())
     return False
 
 

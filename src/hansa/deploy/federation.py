@@ -34,6 +34,7 @@ from hansa.errors import HansaError, require
 from hansa.io.codec import from_table, to_table
 from hansa.io.files import write_whole
 from hansa.io.names import bad_name
+from hansa.io.system import runs_as
 
 NONE: Mapping[str, Path] = {}
 STARTING = 60.0  # seconds that Flower's programs are given to begin
@@ -244,10 +245,7 @@ def _alive(folder: Path) -> int | None:
     """Return the process of a server that runs."""
     with suppress(OSError, ValueError):
         number = int((folder / "server" / "pid").read_text())
-        command = Path(f"/proc/{number}/cmdline")
-        if not command.parent.parent.exists() or b"superlink" in command.read_bytes():
-            os.kill(number, 0)
-            return number
+        return number if runs_as(number, b"superlink") else None
     return None
 
 

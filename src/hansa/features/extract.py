@@ -22,7 +22,11 @@ from hansa.features.cache import CHUNK, FeatureCache
 from hansa.io.cache import default_cache, digest, digest_array
 from hansa.lazy import Tensor, nn, torch
 
-BATCH, DEVICE_BATCH = 64, 256  # samples that go through a network at once
+BATCH, DEVICE_BATCH = 64, 256  # samples that are read at once, and go through a network on a device
+# Bytes of a tensor on a CPU, above which its memory is asked of the system and given back for every layer, which takes
+# longer than the layer: samples go through in pieces whose largest tensor is smaller.
+LARGEST = 20 * 2**20
+TRIED = 4  # samples that tell how large that is
 HELD_BYTES = 2**28  # of features that are held in memory
 Progress = Callable[[int, int], None]
 Done = Callable[[int], None]  # takes a number of samples that are done
@@ -104,6 +108,7 @@ class _Work:
     def __init__(self, extractor: Extractor, shelves: Sequence[FeatureCache], device: str, done: Done) -> None:
         self.extractor, self.shelves, self.device, self.done = extractor, shelves, device, done
         self.network: Callable[[Array], Tensor] | None = None
+        self.piece: int | None = None  # samples that go through it at once
         self.flops = shelves[0].read_flops()
         self.cached = self.computed = 0
         self.seconds = 0.0
@@ -134,9 +139,22 @@ class _Work:
         return self._features(batch)
 
     def _features(self, batch: Array) -> Array:
-        self.network = self.network or loaded(self.extractor, self.device)
+        self.network = network = self.network or loaded(self.extractor, self.device)
         with torch.no_grad(), all_bits(self.device):
-            return self.network(batch).flatten(1).to("cpu", torch.float32).numpy()
+            self.piece = self.piece or self._fitting(network, batch)
+            pieces = (batch[start : start + self.piece] for start in range(0, len(batch), self.piece))
+            found = [network(piece).flatten(1).to("cpu", torch.float32).numpy() for piece in pieces]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _fitting(self, network: Callable[[Array], Tensor], batch: Array) -> int:
+        """Return how many samples go through at once: on a device a whole batch, on a CPU as many as stay small."""
+        if torch.device(self.device).type != "cpu" or len(batch) <= TRIED:
+            return len(batch)
+        from hansa.io.flops import FlopCount
+
+        with FlopCount() as counter:
+            network(batch[:TRIED])
+        return max(1, LARGEST * TRIED // max(counter.largest, 1))
 
     def columns(self, width: int, x: Array | LateRows, batch_size: int) -> Columns:
         """Return what the work came to."""

@@ -18,6 +18,7 @@ class _Counting:
     """
 
     total: int
+    largest: int
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -30,12 +31,17 @@ class _Counting:
         result = function(*args, **named)
         count: Callable[..., Any] | None = flop_registry.get(function._overloadpacket)
         self.total += int(count(*args, **named, out_val=result)) if count else 0
+        found = result if isinstance(result, (tuple, list)) else (result,)
+        self.largest = max(self.largest, *(one.nbytes for one in found if isinstance(one, torch.Tensor)), 0)
         return result
 
 
 class FlopCount(_Counting, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A count of operations, in `total`, while it lasts; a multiply-add is two, as in torch's own counter."""
+    """A count of operations, in `total`, while it lasts; a multiply-add is two, as in torch's own counter.
+
+    `largest` are the bytes of the largest tensor that an operation gave.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
+        self.total = self.largest = 0

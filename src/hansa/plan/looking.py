@@ -24,6 +24,7 @@ PEOPLE = ("user_id", "user", "subject", "writer", "speaker", "author")
 PLACES = ("site", "hospital", "clinic", "centre", "center", "institution", "school", "shop", "store", "bank", "farm")
 CLIENTS = ("client", *PLACES, *PEOPLE)  # columns that say whose a row is
 GROUPS = ("patient", "patient_id", "group")
+TIMES = ("year", "month", "day", "date", "time", "timestamp")  # when a row was taken, which nobody wants predicted
 PICTURES = ("path", "image", "file", "filename", "image_path")
 FEW = 20  # different whole numbers in a label column that are classes rather than amounts
 WORDS = 4  # in a cell on average, from which on a column is text rather than names
@@ -247,8 +248,8 @@ def _first(wanted: Sequence[str], names: Iterable[str]) -> str | None:
 
 
 def _last(names: Sequence[str]) -> str:
-    """Return the last column that does not seem to say whose a row is."""
-    taken = {_first((word,), names) for word in (*CLIENTS, *GROUPS, "domain", "split")}
+    """Return the last column that does not seem to say whose a row is, or when it was taken."""
+    taken = {_first((word,), names) for word in (*CLIENTS, *GROUPS, *TIMES, "domain", "split")}
     return next((name for name in reversed(names) if name not in taken), names[-1])
 
 

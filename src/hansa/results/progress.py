@@ -13,6 +13,7 @@ from hansa.results.rows import headline
 
 Watch = Callable[[Record], None]
 Extraction = Callable[[int, int], None]
+Tell = Callable[[str], None]  # takes a sentence
 LATELY_SECONDS = 30.0  # that a rate is taken over
 Show = Callable[[str, int, int, str, str], None]  # of what, how much is done, of how much, of which unit, and a note
 

@@ -1,56 +1,61 @@
 """The cost of a run before it is run: a rehearsal of every phase, counted on over all rounds that are planned.
 
 Bytes are exact where the sizes of messages follow from a client's classes and samples: the rehearsal gives every size
-there is, and the planner who is visited when.  They are not where earlier phases decide who trains with whom.
+there is, and the planner who is visited when.  They are not where earlier phases decide who trains with whom, nor where
+a guard may go back to a model that clients have.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from hansa.algorithms.guarded import Guarded
+from hansa.contract import Algorithm
 from hansa.data.dataset import Array
-from hansa.data.federation import Client
-from hansa.engines.session import NUMBERS
 from hansa.engines.threads import on_threads, threads_for
-from hansa.io import wire
 from hansa.lazy import torch
 from hansa.orchestrate.planner import without
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.ledger import COUNTS
 from hansa.running.phase_run import PhaseRun
-from hansa.running.rehearsal import STEPS, FewSamples, Rehearsed, Seen, classes_of, evaluating, rehearsals
-from hansa.task import ClientData, Task
-from hansa.training.visits import AddsUp
-from hansa.training.wrappers import client_side, training_of
+from hansa.running.rehearsal import Rehearsed, evaluating, rehearsals
+from hansa.running.sizes import BriefSizes, Sizes, Visit
+from hansa.task import Task
+from hansa.training.wrappers import Wrapper, training_of
 from hansa.tree import Tree
 
-Group = tuple[Hashable, ...]  # of visits: a kind of group, and which one
-EVERY: Group = ("all",)
+Planned = Mapping[Visit, tuple[int, int]]  # how often, and how many clients the server had met before, added up
+TOLD = 4096  # different visits whose uploads are looked at where an answer is wanted soon
 MATRIX = 512  # rows of the matrices whose product is timed
 CALLS = 5  # that are timed
 
 
 @dataclass(frozen=True, eq=False)
-class PhaseCost:
-    """What a phase will cost: the ledger's columns, a value a client, and estimates of time and memory."""
+class Traffic:
+    """What a phase will send: columns of the ledger, a value a client."""
 
     name: str
     clients: tuple[str, ...]
-    columns: Mapping[str, Array]  # visits, bytes_up, bytes_down, bytes_evaluate and flops
-    seconds: float  # of this machine, one client after the other
-    client_memory: int  # bytes of the client that needs most: weights, gradients, a batch and what it leaves behind
-    server_memory: int  # bytes of the server's state and one upload
-    exact: bool  # whether bytes are; not where what earlier phases learn decides who is visited
+    columns: Mapping[str, Array]  # visits, bytes_up, bytes_down and bytes_evaluate
+    exact: bool  # whether bytes are; not where what is learnt decides who is visited, or what is sent
 
     def total(self, column: str) -> float:
         """Return the sum of a column over clients."""
         return float(self.columns[column].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseCost(Traffic):
+    """What a phase will cost: the ledger's column of operations too, and estimates of time and memory."""
+
+    seconds: float  # of this machine, one client after the other
+    client_memory: int  # bytes of the client that needs most: weights, gradients, a batch and what it leaves behind
+    server_memory: int  # bytes of the server's state and one upload
 
 
 def predict(experiment: Experiment) -> list[PhaseCost]:
@@ -60,34 +65,75 @@ def predict(experiment: Experiment) -> list[PhaseCost]:
     ]
 
 
+def predict_traffic(experiment: Experiment) -> list[Traffic]:
+    """Return what every phase will send; soon, because only as many visits are rehearsed as tell sizes."""
+    found = []
+    for phase, one in zip(experiment.phases, rehearsals(experiment, brief=True), strict=True):
+        sizes = BriefSizes(one, experiment.federation.clients)
+        found.append(_traffic(experiment, phase, sizes, _planned(phase, sizes), TOLD))
+    return found
+
+
 def _cost(experiment: Experiment, phase: Phase, found: Rehearsed) -> PhaseCost:
-    run, row = found.run, {name: place for place, name in enumerate(found.run.names)}
-    columns = {key: np.zeros(len(row), dtype=np.int64) for key in COUNTS} | {"flops": np.zeros(len(row))}
-    sizes, visits = Sizes(found, experiment.federation.clients), Counter[str]()
-    for number, cohort in _cohorts(run, phase):
-        known = len(visits)
-        for client in cohort:
-            at, before = row[client], visits[client]
-            columns["visits"][at] += 1
-            columns["bytes_up"][at] += sizes.up(client, number, before)
-            columns["bytes_down"][at] += sizes.down(client, number, known)
-            columns["bytes_down"][at] += 0 if before else run.setup_bytes_of(client)
-            columns["flops"][at] += sizes.flops(client, number, before)
-            visits[client] += 1
-    told, speaks = _evaluations(found, phase), evaluating(experiment)
-    columns["bytes_evaluate"] += np.array([told[row[speaks.get(name, name)]] for name in row], dtype=np.int64)
+    run, sizes = found.run, Sizes(found, experiment.federation.clients)
+    planned, flops = _planned(phase, sizes), np.zeros(len(run.names))
+    sent, row = _traffic(experiment, phase, sizes, planned), {name: place for place, name in enumerate(run.names)}
+    for visit, (count, _) in planned.items():
+        flops[row[visit.client]] += count * sizes.flops(visit)
     with on_threads(threads_for("auto", run.algorithm, run.task)):  # as many as a round has
         rate = _rate(run)
     overhead = max(0.0, found.seconds - found.flops / rate) / max(found.visits, 1)  # of a visit
     return PhaseCost(
-        phase.name,
-        tuple(row),
-        columns,
-        float(columns["flops"].sum()) / rate + visits.total() * overhead,
+        sent.name,
+        sent.clients,
+        {**sent.columns, "flops": flops},
+        sent.exact,
+        float(flops.sum()) / rate + sent.total("visits") * overhead,
         _client_memory(run),
         _bytes(run.server) + max((one.bytes_up for one in found.seen), default=0),
-        exact=not sizes.growing and not sizes.rough and not (run.described and phase.orchestration.grouped),
     )
+
+
+def _traffic(experiment: Experiment, phase: Phase, sizes: Sizes, planned: Planned, most: int | None = None) -> Traffic:
+    """Return what is sent; of more than `most` different visits one in so many tells the upload of those after it."""
+    run, row = sizes.run, {name: place for place, name in enumerate(sizes.run.names)}
+    columns = {key: np.zeros(len(row), dtype=np.int64) for key in COUNTS}
+    every, up = 1 if most is None else max(1, len(planned) // most), 0
+    for place, (visit, (count, known)) in enumerate(planned.items()):
+        at = row[visit.client]
+        up = sizes.up(visit) if place % every == 0 else up
+        columns["bytes_up"][at] += count * up
+        columns["bytes_down"][at] += sizes.down(visit, count, known)
+        columns["bytes_down"][at] += 0 if columns["visits"][at] else run.setup_bytes_of(visit.client)
+        columns["visits"][at] += count
+    told, speaks = _evaluations(sizes.found, phase), evaluating(experiment)
+    columns["bytes_evaluate"] += np.array([told[row[speaks.get(name, name)]] for name in row], dtype=np.int64)
+    learnt = _guarded(run) or (run.described and phase.orchestration.grouped)
+    unknown = sizes.growing or sizes.rough or every > 1 or learnt
+    return Traffic(phase.name, tuple(row), columns, exact=not unknown)
+
+
+def _guarded(run: PhaseRun | None) -> bool:
+    """Tell whether a guard may go back to models that clients have already, in this phase or before."""
+    if run is None:
+        return False
+    algorithm: Algorithm | None = run.algorithm
+    while algorithm is not None and not isinstance(algorithm, Guarded):
+        algorithm = algorithm.inner if isinstance(algorithm, Wrapper) else None
+    return algorithm is not None or _guarded(run.previous)
+
+
+def _planned(phase: Phase, sizes: Sizes) -> Planned:
+    """Return how often there is a visit of each kind, and the sum of the clients that the server had met by then."""
+    met, found = Counter[str](), dict[Visit, tuple[int, int]]()
+    for number, cohort in _cohorts(sizes.run, phase):
+        known = len(met)
+        for client in cohort:
+            visit = sizes.visit(client, number, met[client])
+            count, before = found.get(visit, (0, 0))
+            found[visit] = (count + 1, before + known)
+            met[client] += 1
+    return found
 
 
 def _cohorts(run: PhaseRun, phase: Phase) -> Iterator[tuple[int, list[str]]]:
@@ -105,134 +151,6 @@ def _evaluations(found: Rehearsed, phase: Phase) -> Array:
         (found.evaluated[min(number, last)] for number in due), start=np.zeros(1, np.int64)
     )
     return total
-
-
-class Sizes:
-    """Sizes of messages and operations of a visit, from the visit of the rehearsal that is most like it."""
-
-    def __init__(self, found: Rehearsed, clients: Mapping[str, Client]):
-        self.run, self.clients, self.seen = found.run, clients, found.seen
-        self.period, self.rounds = self.run.algorithm.exchanges, self.run.phase.rounds
-        self._networks = {name: self.run.task.networks.get(name) for name in self.run.names}
-        self._classes = {name: classes_of(self.run.federation.clients[name]) for name in self.run.names}
-        self._like: dict[Hashable, Seen | None] = {}
-        self._lines: dict[Hashable, tuple[float, float]] = {}
-        self._own: dict[str, int] = {}
-        self.rough = False  # whether a client's classes were never rehearsed, and uploads depend on them
-
-    def up(self, client: str, number: int, visits: int) -> int:
-        """Return the bytes of an upload."""
-        adding = client_side(self.run.algorithm)
-        if not isinstance(adding, AddsUp) or self.run.experiment.channel is not None:
-            found, group = self._visit(client, number, visits)
-            self.rough = self.rough or (group[0] in ("network", "all") and self._unlike(group))
-            return found.bytes_up
-        if client not in self._own:  # which may depend on how many samples it has
-            shape = adding.upload_shape(self.run.task, _labels(self.run.federation.clients[client]))
-            self._own[client] = wire.cost(shape, NUMBERS)
-        return self._own[client]
-
-    def down(self, client: str, number: int, known: int) -> int:
-        """Return the bytes of the round's message, where the server has met so many clients before."""
-        stage, network = self._round(number), ("network", self._networks[client])
-        found = self._seen_in(network if network in self._groups else EVERY, stage)
-        return found.bytes_down + (round(self.growing * (known - found.known)) if stage >= self.period else 0)
-
-    def _seen_in(self, group: Group, stage: int) -> Seen:
-        """Return a visit of a group in a round, or where there is none in the last one."""
-        key = ("down", group, stage)
-        if key not in self._like:
-            self._like[key] = max(self._groups[group], key=lambda one: (one.round == stage, one.round))
-        found = self._like[key]
-        assert found is not None
-        return found
-
-    @functools.cached_property
-    def growing(self) -> float:
-        """The bytes by which messages grow with every client that the server meets; 0 where they do not."""
-        last = {self._networks[one.client]: one for one in self.seen if one.round == self.rounds - self.period}
-        before = {self._networks[one.client]: one for one in self.seen if one.round == self.rounds - 2 * self.period}
-        pairs = [(one, last[network]) for network, one in before.items() if network in last]
-        if self.rounds < STEPS * self.period or not pairs or pairs[0][0].known == pairs[0][1].known:
-            return 0.0
-        first, then = pairs[0]
-        return (then.bytes_down - first.bytes_down) / (then.known - first.known)
-
-    def flops(self, client: str, number: int, visits: int) -> float:
-        """Return the operations of a visit, which grow in a line with the samples that are computed on."""
-        key = self._work_of(self._visit(client, number, visits)[0])
-        if key not in self._lines:
-            alike = [one for one in self.seen if self._work_of(one) == key]
-            self._lines[key] = _line([self._samples(one.samples) for one in alike], [one.flops for one in alike])
-        fixed, each = self._lines[key]
-        return fixed + each * self._samples(self.clients[client].size)
-
-    def _work_of(self, one: Seen) -> Hashable:
-        """Return what the operations of a visit depend on beside samples."""
-        first = one.round < self.period
-        return self._networks[one.client], one.round % self.period, first, min(one.visit, 1)
-
-    def _round(self, number: int) -> int:
-        """Return the round of the rehearsal that stands for another: of a step of several exchanges the same one."""
-        last = self.rounds - self.period
-        return number if number < last else last + (number - last) % self.period
-
-    def _visit(self, client: str, number: int, visits: int) -> tuple[Seen, Group]:
-        """Return the visit of the rehearsal that is most like another one: of the client, of its classes, or any."""
-        stage, again = self._round(number), min(visits // self.period, 1)
-        network = self._networks[client]
-        own, alike, any_of = ("client", client), ("classes", network, self._classes[client]), ("network", network)
-        ways = ((own, 0), (alike, 0), (own, 1), (alike, 1), (any_of, 0), (any_of, 1), (EVERY, 1), (EVERY, 2))
-        found = ((self._seen_as(group, stage, again, loose), group) for group, loose in ways)
-        return next((one, group) for one, group in found if one is not None)
-
-    def _unlike(self, group: Group) -> bool:
-        """Tell whether uploads of a group have different sizes in the same round."""
-        sizes: dict[int, int] = {}
-        return any(sizes.setdefault(one.round, one.bytes_up) != one.bytes_up for one in self._groups[group])
-
-    def _seen_as(self, group: Group, stage: int, again: int, loose: int) -> Seen | None:
-        """Return the last visit of a group in such a round, for the first time or again, or where loose in any."""
-        key = (group, stage, again, loose)
-        if key not in self._like:
-            fitting = [one for one in self._groups.get(group, ()) if loose > 1 or self._fits(one, stage, again, loose)]
-            self._like[key] = max(fitting, key=lambda one: one.round, default=None)
-        return self._like[key]
-
-    def _fits(self, one: Seen, stage: int, again: int, loose: int) -> bool:
-        same = one.round % self.period == stage % self.period and (one.round < self.period) == (stage < self.period)
-        return same and (loose == 1 or min(one.visit, 1) == again)
-
-    @functools.cached_property
-    def _groups(self) -> dict[Group, list[Seen]]:
-        """The visits of the rehearsal by client, by network and classes, by network, and all."""
-        found: dict[Group, list[Seen]] = {}
-        for one in self.seen:
-            network = self._networks[one.client]
-            classes = ("classes", network, self._classes[one.client])
-            for group in (("client", one.client), classes, ("network", network), EVERY):
-                found.setdefault(group, []).append(one)
-        return found
-
-    def _samples(self, size: int) -> float:
-        """Return the samples that a visit computes on."""
-        training = training_of(self.run.algorithm)
-        return size if training is None else training.samples(size)
-
-
-def _line(x: list[float], y: list[float]) -> tuple[float, float]:
-    """Return the line through some points; one through the origin where all lie at one place."""
-    if len(set(x)) < 2:
-        return 0.0, float(np.mean(y)) / max(float(np.mean(x)), 1.0)
-    each, fixed = np.polyfit(x, y, 1)
-    return float(fixed), float(each)
-
-
-def _labels(client: Client) -> ClientData:
-    """Return a client's labels without its inputs."""
-    assert isinstance(client, FewSamples)
-    y = torch.from_numpy(client.labels)
-    return ClientData(y.new_empty(len(y), 0), y)
 
 
 # ----------------------------------------------------------------------------------------------------- time and memory

@@ -19,6 +19,7 @@ from hansa.engines.serial import Serial
 from hansa.engines.session import Reply
 from hansa.io.store import MemoryStore
 from hansa.orchestrate.planner import Leg, Planner
+from hansa.orchestrate.superclients import Grouped
 from hansa.payload import Role
 from hansa.running.evaluate import ask_start
 from hansa.running.experiment import Experiment, Phase
@@ -34,6 +35,8 @@ KEPT = (2, 4)  # samples of every class, of every second client: two numbers tel
 MOST = 64  # chains of a round that are visited, where one client more or less changes no message
 FEWEST = 4  # … and where uploads, which may be large, tell their size without being made
 TESTED = 2  # samples that an evaluation is rehearsed on
+# A brief rehearsal, for bytes alone: a first step and another, with two or five classes of a client, in short chains.
+BRIEF_STEPS, BRIEF_CLASSES, BRIEF_CHAIN = 2, (2, 5), 2
 
 
 class Seen(NamedTuple):
@@ -44,6 +47,7 @@ class Seen(NamedTuple):
     visit: int
     known: int  # clients that the server has met in earlier rounds
     samples: int
+    classes: int  # of the samples; none of a real target
     bytes_up: int
     bytes_down: int
     flops: float
@@ -56,11 +60,12 @@ class FewSamples:
     client: Client
     kept: int  # samples of every class, or of a real target twice as many in all
     evaluates: bool
+    most: int | None = None  # classes of which there are samples; None: all
 
     @functools.cached_property
     def train(self) -> ClientData:
         """The first samples of every class."""
-        rows = _some_of_each(self.labels, self.kept)
+        rows = _some_of_each(self.labels, self.kept, self.most)
         if isinstance(self.client, OwnClient):
             held = self.client.train_rows
             return View(held.samples, held.index[rows]).load()
@@ -92,16 +97,18 @@ class FewSamples:
 class Rehearsing:
     """A planner whose second round is the first once more, so that clients are met again, and whose rounds are small.
 
-    Of many chains those are kept whose first clients have other classes than the ones before.
+    Of many chains those are kept whose first clients are of another kind than the ones before, and where asked for only
+    the first clients of a chain.
     """
 
     planner: Planner
     most: int | None
     kind: Callable[[str], Hashable]
+    length: int | None = None
 
     def round(self, number: int) -> list[Leg]:
         """Return the legs of the round that is rehearsed."""
-        legs = self.planner.round(max(0, number - 1))
+        legs = [leg._replace(chain=leg.chain[: self.length]) for leg in self.planner.round(max(0, number - 1))]
         if self.most is None or len(legs) <= self.most:
             return legs
         seen: dict[Hashable, int] = {}
@@ -132,10 +139,11 @@ class Notes(Ledger):
         """Charge a visit, and keep what it took beside what a first one brings."""
         if self._known[0] != self.run.round:
             self._known = (self.run.round, len(self._visits))
-        visit, samples = self._visits[reply.client], len(self.run.federation.clients[reply.client].train)
+        visit, data = self._visits[reply.client], self.run.federation.clients[reply.client].train
+        classes = 0 if data.y.is_floating_point() else len(data.y.unique())
         sizes = (reply.bytes_up, reply.bytes_down, reply.numbers["flops"])
         again = visit // self.run.algorithm.exchanges
-        self.seen.append(Seen(reply.client, self.run.round, again, self._known[1], samples, *sizes))
+        self.seen.append(Seen(reply.client, self.run.round, again, self._known[1], len(data), classes, *sizes))
         self._visits[reply.client] += 1
         super().add(reply, setup_bytes)
 
@@ -157,20 +165,24 @@ class Rehearsed:
     flops: float
 
 
-def rehearsals(experiment: Experiment) -> Iterator[Rehearsed]:
-    """Run the first rounds of every phase on few samples, each phase after the one before."""
-    phases = tuple(_shortened(phase) for phase in experiment.phases)
-    few = replace(experiment, federation=_few(experiment), phases=phases)
+def rehearsals(experiment: Experiment, *, brief: bool = False) -> Iterator[Rehearsed]:
+    """Run the first rounds of every phase on few samples, each phase after the one before.
+
+    A brief rehearsal makes as few visits as tell the sizes of messages; its operations and seconds tell nothing.
+    """
+    phases = tuple(_shortened(phase, brief) for phase in experiment.phases)
+    few = replace(experiment, federation=_few(experiment, brief), phases=phases)
     store, run = MemoryStore(), experiment.origin
     for index in range(len(phases)):
         run = PhaseRun(few, index, store, run)
-        yield _rehearse(run, starts=index == 0 or phases[index - 1].outside != run.phase.outside)
+        yield _rehearse(run, index == 0 or phases[index - 1].outside != run.phase.outside, brief)
 
 
-def _rehearse(run: PhaseRun, starts: bool) -> Rehearsed:
+def _rehearse(run: PhaseRun, starts: bool, brief: bool) -> Rehearsed:
     run.ledger = notes = Notes(run)
     planner = run.planner
-    run.planner = Rehearsing(planner, _most(run), lambda name: classes_of(run.federation.clients[name]))
+    length = BRIEF_CHAIN if brief and not _together(run) else None
+    run.planner = Rehearsing(planner, _most(run, brief), functools.partial(_kind, run, brief), length)
     evaluated, seconds, rounds = list[Array](), list[float](), run.phase.rounds
     with Serial().open(run.context) as opened:
         session = secured(opened, run.context)
@@ -188,11 +200,26 @@ def _rehearse(run: PhaseRun, starts: bool) -> Rehearsed:
     return Rehearsed(run, notes.seen, before, evaluated, took, len(flops), sum(flops))
 
 
-def _most(run: PhaseRun) -> int | None:
-    """Return how many chains of a round are enough; None where every client of a round changes the others' messages."""
-    together = isinstance(run.experiment.channel, SecureSum) or Role.EACH in run.algorithm.uplink.values()
+def _together(run: PhaseRun) -> bool:
+    """Tell whether every client of a round changes the others' messages in that round."""
+    return isinstance(run.experiment.channel, SecureSum)
+
+
+def _most(run: PhaseRun, brief: bool) -> int | None:
+    """Return how many chains of a round are enough; None where every client changes the others' messages."""
+    if _together(run):
+        return None
+    if brief:
+        return max(FEWEST, len(set(run.task.networks.values())) * len(BRIEF_CLASSES))
     told = isinstance(client_side(run.algorithm), AddsUp) and run.experiment.channel is None
-    return None if together else FEWEST if told else MOST
+    return None if Role.EACH in run.algorithm.uplink.values() else FEWEST if told else MOST
+
+
+def _kind(run: PhaseRun, brief: bool, name: str) -> Hashable:
+    """Return what a client's messages may depend on: its classes, in a brief rehearsal their number, and network."""
+    client = run.federation.clients[name]
+    assert isinstance(client, FewSamples)
+    return (run.task.networks.get(name), client.most) if brief else classes_of(client)
 
 
 def classes_of(client: Client) -> tuple[int, ...]:
@@ -201,11 +228,15 @@ def classes_of(client: Client) -> tuple[int, ...]:
     return () if client.labels.dtype.kind == "f" else tuple(np.unique(client.labels).tolist())
 
 
-def _shortened(phase: Phase) -> Phase:
+def _shortened(phase: Phase, brief: bool) -> Phase:
     """Return a phase of a few rounds that evaluates after each, and waits for nobody."""
-    rounds = min(phase.rounds, STEPS * phase.algorithm.exchanges)
+    growing = Role.EACH in phase.algorithm.uplink.values()  # a server that knows single uploads may hand them on
+    rounds = min(phase.rounds, (BRIEF_STEPS if brief and not growing else STEPS) * phase.algorithm.exchanges)
     plain = {"attack": None, "clock": None, "deadline": None, "forgetting": False, "deploy": "last"}
-    return replace(phase, rounds=rounds, evaluate_every=1, remember="nothing", minimum=0.0, **plain)  # type: ignore[arg-type]
+    short = replace(phase, rounds=rounds, evaluate_every=1, remember="nothing", minimum=0.0, **plain)  # type: ignore[arg-type]
+    if brief and isinstance(short.orchestration, Grouped):  # of clients that nobody has described
+        return replace(short, orchestration=replace(short.orchestration, grouping="random", metric=None))
+    return short
 
 
 def evaluating(experiment: Experiment) -> dict[str, str]:
@@ -219,23 +250,25 @@ def evaluating(experiment: Experiment) -> dict[str, str]:
     return found
 
 
-def _few(experiment: Experiment) -> Federation:
+def _few(experiment: Experiment, brief: bool) -> Federation:
     federation, speakers = experiment.federation, set(evaluating(experiment).values())
-    clients = {
-        name: FewSamples(client, KEPT[place % len(KEPT)], name in speakers)
-        for place, (name, client) in enumerate(federation.clients.items())
-    }
+    kept = [(KEPT[0], most) for most in BRIEF_CLASSES] if brief else [(count, None) for count in KEPT]
+    clients = {}
+    for place, (name, client) in enumerate(federation.clients.items()):
+        count, most = kept[place % len(kept)]
+        clients[name] = FewSamples(client, count, name in speakers, most)
     return replace(federation, clients=clients, test=_first(federation.test), validation=_first(federation.validation))
 
 
-def _some_of_each(y: Array, count: int) -> Array:
-    """Return the first rows of every class; of a real target the first ones."""
+def _some_of_each(y: Array, count: int, most: int | None) -> Array:
+    """Return the first rows of every class, or of the first classes; of a real target the first ones."""
     if y.dtype.kind == "f":
         return np.arange(min(len(y), 2 * count))
     order = np.argsort(y, kind="stable")
     starts = np.concatenate([[0], np.flatnonzero(np.diff(y[order])) + 1])
     rank = np.arange(len(y)) - np.repeat(starts, np.diff([*starts, len(y)]))
-    found: Array = np.sort(order[rank < count])
+    end = len(y) if most is None or most >= len(starts) else starts[most]
+    found: Array = np.sort(order[:end][rank[:end] < count])
     return found
 
 

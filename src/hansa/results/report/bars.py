@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hansa.results.report.frame import BOTTOM, LEFT, RIGHT, TOP, Ticks, axes, chart, fit, text_width
-from hansa.results.report.markup import Markup, element, join
+from hansa.results.report.markup import COLOURS, Markup, element, hue, join, number
 from hansa.results.report.scale import Scale, linear_ticks, step_for
 
 BINS = 20
@@ -38,6 +38,8 @@ def even_bins(values: Sequence[float]) -> list[Bin]:
     step = max(step_for((high - low) or 1.0, BINS), 1.0 if whole else 0.0)
     first = (low // step) * step - (0.5 if whole and step == 1 else 0.0)
     number = int((high - first) // step) + 1
+    if low == high and whole:  # room beside the only bar, which else would be all that is seen
+        first, number = first - step, 3
     return bins_of(values, first, first + number * step, step)
 
 
@@ -86,9 +88,11 @@ def _bar(one: Bin, x: Scale, y: Scale, text: Callable[[float], str], counted: st
 
 
 def ticks_within(low: float, high: float, text: Callable[[float], str]) -> Ticks:
-    """Return as many ticks as their labels leave room for."""
+    """Return as many ticks as their labels leave room for; of bars that stand for a whole number each, whole ones."""
+    whole = low % 1 == high % 1 == 0.5  # where such bars begin and end
     for count in (6, 5, 4, 3, 2):
-        values = [value for value in linear_ticks(low, high, count) if low <= value <= high]
+        found = (value for value in linear_ticks(low, high, count) if low <= value <= high)
+        values = [value for value in found if not whole or value == round(value)]
         if sum(text_width(text(value)) + 12 for value in values) < RIGHT - LEFT:
             break
     return Ticks(values, text)
@@ -126,4 +130,6 @@ def stacked(bars: Sequence[tuple[str, int, Sequence[Part]]], text: Callable[[flo
                     )
                 )
             cut += width
+        if colour >= COLOURS:  # the same again, in a pattern
+            rows.append(element("path", d=f"M{left} {top + 16}h{number(cut)}", class_=f"gaps {hue(colour)}"))
     return chart(*rows, label=label, height=48 * len(bars) - 4)

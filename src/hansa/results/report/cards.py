@@ -46,7 +46,9 @@ def _about(found: Headline, exploded: bool) -> str:
     """Tell which metric it is, of which round, and how that round was chosen."""
     when = "at the round that validation chose" if found.deployed else "at the last evaluation"
     lower = "" if found.column.facts.higher else "; lower is better"
-    return f"{found.column.title} {when}, round {found.round}{lower}{'; the loss exploded' if exploded else ''}"
+    title = found.column.title
+    title += "," if "," in title else ""
+    return f"{title} {when}, round {found.round}{lower}{'; the loss exploded' if exploded else ''}"
 
 
 def _since(row: Row) -> str:

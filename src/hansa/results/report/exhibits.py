@@ -62,6 +62,9 @@ def _curve(title: str, table: dict[str, Any]) -> Markup:
     more = _more(len(lines), len(table["columns"]), "lines")
     if not told:
         return figure(title, note=f"No number of it is finite. {more}")
+    if len(told) == 1 and [len(found) for found in told.values()] == [1]:  # one number is no curve
+        ((at, value),) = next(iter(told.values()))
+        return figure(title, element("p", _text(value), class_="value"), note=f"Round {at}. {table.get('note', '')}")
     x = linear_scale([at for found in told.values() for at, _ in found], LEFT, RIGHT, floor=min(rounds))
     y = linear_scale([value for found in told.values() for _, value in found], BOTTOM, TOP + 4)
     whole = Ticks([value for value in x.ticks(6) if value == round(value)], lambda value: f"{value:,.0f}")

@@ -13,6 +13,7 @@ class Markup(str):
 
 
 Child = str | Iterable[str] | None
+COLOURS = 8  # that are told apart; more runs have the same in patterns
 VOID = frozenset({"input", "meta", "link", "br"})
 
 
@@ -42,7 +43,7 @@ def join(parts: Iterable[str]) -> Markup:
 
 def hue(place: int) -> str:
     """Return the classes of a run's colour: eight, then the same dashed, then dotted; two dozen tell apart."""
-    return f"c{place % 8}{('', ' again', ' dotted')[min(place // 8, 2)]}"
+    return f"c{place % COLOURS}{('', ' again', ' dotted')[min(place // COLOURS, 2)]}"
 
 
 def number(value: float) -> str:

@@ -31,6 +31,7 @@ from hansa.results.rows import phases, total
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 WIDE_RANGE = 5.0
+NAMED = 3  # runs that a title names
 
 
 def page(runs: Sequence[Run]) -> str:
@@ -312,16 +313,25 @@ def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
         if found is not None:
             shared.setdefault(json.dumps([found, run.data.get("class_names")]), []).append(index)
     drawn = [
-        (
-            "Runs: " + ", ".join(names[index] for index in alike) if len(shared) > 1 else None,
-            distribution.section(runs[alike[0]].data),
-        )
+        ([names[index] for index in alike], distribution.section(runs[alike[0]].data))
         for alike in sorted(shared.values(), key=len, reverse=True)
     ]
     title = "How the data is divided"
     return [
-        _section(title, lead, one)
+        _section(title, _runs(whose) if len(shared) > 1 else None, one)
         if place == 0
-        else element("section", _fold(element("h2", f"{title} in other runs"), element("p", lead, class_="lead"), one))
-        for place, (lead, one) in enumerate(drawn)
+        else element(
+            "section", _fold(element("h2", f"{title} in {_few(whose)}"), element("p", _runs(whose), class_="lead"), one)
+        )
+        for place, (whose, one) in enumerate(drawn)
     ]
+
+
+def _runs(names: Sequence[str]) -> str:
+    return "Runs: " + ", ".join(names)
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    left = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {left} more" if left > 0 else "")
