@@ -154,7 +154,8 @@ class _Work:
 
         with FlopCount() as counter:
             network(batch[:TRIED])
-        return max(1, LARGEST * TRIED // max(counter.largest, 1))
+        fitting: int = LARGEST * TRIED // max(counter.largest, 1)
+        return max(1, fitting)
 
     def columns(self, width: int, x: Array | LateRows, batch_size: int) -> Columns:
         """Return what the work came to."""

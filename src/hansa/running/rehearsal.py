@@ -140,7 +140,7 @@ class Notes(Ledger):
         if self._known[0] != self.run.round:
             self._known = (self.run.round, len(self._visits))
         visit, data = self._visits[reply.client], self.run.federation.clients[reply.client].train
-        classes = 0 if data.y.is_floating_point() else len(data.y.unique())
+        classes = 0 if data.y.is_floating_point() else len(set(data.y.tolist()))
         sizes = (reply.bytes_up, reply.bytes_down, reply.numbers["flops"])
         again = visit // self.run.algorithm.exchanges
         self.seen.append(Seen(reply.client, self.run.round, again, self._known[1], len(data), classes, *sizes))
