@@ -143,7 +143,7 @@ def test_a_log_tells_how_far_a_run_is_and_a_pipe_cuts_no_name(
     from hansa.plan.files import read_plan
 
     monkeypatch.setattr(live, "LINE_SECONDS", 0.0)
-    with live.live(read_plan("digits-fedavg"), tmp_path) as (_, extraction):
+    with live.live(read_plan("digits-fedavg"), tmp_path) as (_, extraction, _):
         extraction(5, 2000)
         time.sleep(0.01)
         extraction(2000, 2000)
