@@ -147,7 +147,7 @@ def test_markup_and_escape_codes_in_names_are_shown_and_not_obeyed(
     (tmp_path / "plan.toml").write_text(f'name = "[red]y"\n{PLAN}name = "[red]x[/b] \\u001b[31m[/]"\n')
     plan = read_plan(tmp_path / "plan.toml")
     folder = tmp_path / "[b]run"
-    with live(plan, folder) as (watch, _):
+    with live(plan, folder) as (watch, _, _):
         run = hansa.run(plan, out=folder, data=samples(), watchers=[watch])
     show_comparison([run])
     shown = capsys.readouterr()

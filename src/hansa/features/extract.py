@@ -23,10 +23,11 @@ from hansa.io.cache import default_cache, digest, digest_array
 from hansa.lazy import Tensor, nn, torch
 
 BATCH, DEVICE_BATCH = 64, 256  # samples that are read at once, and go through a network on a device
-# Bytes of a tensor on a CPU, above which its memory is asked of the system and given back for every layer, which takes
-# longer than the layer: samples go through in pieces whose largest tensor is smaller.
-LARGEST = 20 * 2**20
-TRIED = 4  # samples that tell how large that is
+# A C library gives large blocks back to the system, and asks for them again at every layer, which takes longer than the
+# layer.  glibc keeps twice as much as the largest block it got back so far, if that has less than 32 MiB; so samples go
+# through in pieces whose largest tensor is well below, after it has got such a block.
+KEPT, LARGEST = 31 * 2**20, 20 * 2**20
+TRIED = 4  # samples that tell how large a tensor is
 HELD_BYTES = 2**28  # of features that are held in memory
 Progress = Callable[[int, int], None]
 Done = Callable[[int], None]  # takes a number of samples that are done
@@ -141,21 +142,26 @@ class _Work:
     def _features(self, batch: Array) -> Array:
         self.network = network = self.network or loaded(self.extractor, self.device)
         with torch.no_grad(), all_bits(self.device):
-            self.piece = self.piece or self._fitting(network, batch)
-            pieces = (batch[start : start + self.piece] for start in range(0, len(batch), self.piece))
-            found = [network(piece).flatten(1).to("cpu", torch.float32).numpy() for piece in pieces]
+            found = [] if self.piece else [self._tried(network, batch)]
+            step = self.piece or len(batch)
+            for start in range(len(found[0]) if found else 0, len(batch), step):
+                found.append(_numbers(network(batch[start : start + step])))
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    def _fitting(self, network: Callable[[Array], Tensor], batch: Array) -> int:
-        """Return how many samples go through at once: on a device a whole batch, on a CPU as many as stay small."""
+    def _tried(self, network: Callable[[Array], Tensor], batch: Array) -> Array:
+        """Return the features of some samples, which tell how many go through at once: on a CPU as many as stay small.
+
+        On a device, and of a few, these are all.
+        """
         if torch.device(self.device).type != "cpu" or len(batch) <= TRIED:
-            return len(batch)
+            return _numbers(network(batch))
         from hansa.io.flops import FlopCount
 
+        torch.empty(KEPT, dtype=torch.uint8)  # and given back
         with FlopCount() as counter:
-            network(batch[:TRIED])
-        fitting: int = LARGEST * TRIED // max(counter.largest, 1)
-        return max(1, fitting)
+            found = _numbers(network(batch[:TRIED]))
+        self.piece = max(1, LARGEST * TRIED // max(counter.largest, 1))
+        return found
 
     def columns(self, width: int, x: Array | LateRows, batch_size: int) -> Columns:
         """Return what the work came to."""
@@ -164,6 +170,12 @@ class _Work:
         if self.flops is None:  # … or the note was lost
             self.compute(x[:batch_size])
         return Columns(self.extractor, width, self.flops or 0.0, self.cached, self.computed, self.seconds)
+
+
+def _numbers(features: Tensor) -> Array:
+    """Return features as they are kept."""
+    found: Array = features.flatten(1).to("cpu", torch.float32).numpy()
+    return found
 
 
 def loaded(extractor: Extractor, device: str) -> Callable[[Array], Tensor]:
