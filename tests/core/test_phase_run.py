@@ -27,8 +27,9 @@ from hansa.models.dense import MLP, Linear
 from hansa.orchestrate.star import Star, Sweep
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
+from hansa.running import evaluate as evaluating
 from hansa.running import loop
-from hansa.running.evaluate import Evaluation, evaluate
+from hansa.running.evaluate import Awaited, ask, evaluate
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
@@ -179,11 +180,12 @@ def test_what_a_phase_starts_from_is_not_evaluated_twice(monkeypatch: pytest.Mon
     """The last evaluation of a phase is the first number of the next; only an untrained model is evaluated for it."""
     calls: list[bool] = []
 
-    def counted(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Evaluation:
+    def counted(run: PhaseRun, session: EngineSession, *, start: bool = False) -> Awaited:
         calls.append(start)
-        return evaluate(run, session, start=start)
+        return ask(run, session, start=start)
 
-    monkeypatch.setattr(loop, "evaluate", counted)
+    for module in (loop, evaluating):
+        monkeypatch.setattr(module, "ask", counted)
     first = Phase("first", FedAvg(LocalTraining(lr=0.1)), Star(2), rounds=4, evaluate_every=2)
     _, journal = completed(first, Phase("second", first.algorithm, Star(2), rounds=3, evaluate_every=3))
     assert calls == [True, False, False, False]
