@@ -24,8 +24,9 @@ from hansa.models.dense import Linear
 from hansa.orchestrate.chains import Chains
 from hansa.orchestrate.star import Star, Sweep
 from hansa.results.summary import phase_summary
+from hansa.running import evaluate as evaluating
 from hansa.running import loop
-from hansa.running.evaluate import Evaluation
+from hansa.running.evaluate import Awaited, Evaluation
 from hansa.running.experiment import Phase
 from hansa.running.phase_run import PhaseRun
 from hansa.running.round_book import RoundBook
@@ -161,12 +162,18 @@ def test_the_best_is_chosen_by_validation_samples_and_never_by_test_samples(monk
     """Test accuracy is best in round 1, validation accuracy in round 2: the phase ends with round 2."""
     found = iter([(0.0, 0.0), (0.9, 0.1), (0.2, 0.8), (0.3, 0.5)])
     names = ("test_accuracy", "validation_accuracy")
-    monkeypatch.setattr(loop, "evaluate", lambda *_, **__: Evaluation(dict(zip(names, next(found), strict=True))))
+
+    def told(*_: object, **__: object) -> Awaited:
+        return lambda: Evaluation(dict(zip(names, next(found), strict=True)))
+
+    for module in (loop, evaluating):
+        monkeypatch.setattr(module, "ask", told)
     made = experiment(FedAvg(LOCAL), rounds=3)
     chosen = replace(made, phases=(replace(made.phases[0], deploy="best-validation"),))
     run, journal = outcome(chosen)
     assert [record.get("deployed") for record in journal.records] == [None, None, 2]
-    monkeypatch.setattr(loop, "evaluate", lambda *_, **__: Evaluation({}))
+    for module in (loop, evaluating):
+        monkeypatch.setattr(module, "ask", lambda *_, **__: lambda: Evaluation({}))
     assert equal(run.server, outcome(experiment(FedAvg(LOCAL), rounds=2))[0].server)
 
 
