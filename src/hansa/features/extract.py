@@ -27,7 +27,7 @@ BATCH, DEVICE_BATCH = 64, 256  # samples that are read at once, and go through a
 # layer.  glibc keeps twice as much as the largest block it got back so far, if that has less than 32 MiB; so samples go
 # through in pieces whose largest tensor is well below, after it has got such a block.
 KEPT, LARGEST = 31 * 2**20, 20 * 2**20
-TRIED = 4  # samples that tell how large a tensor is
+TRIED = 4  # samples that tell how large tensors are
 HELD_BYTES = 2**28  # of features that are held in memory
 Progress = Callable[[int, int], None]
 Done = Callable[[int], None]  # takes a number of samples that are done
@@ -109,7 +109,7 @@ class _Work:
     def __init__(self, extractor: Extractor, shelves: Sequence[FeatureCache], device: str, done: Done) -> None:
         self.extractor, self.shelves, self.device, self.done = extractor, shelves, device, done
         self.network: Callable[[Array], Tensor] | None = None
-        self.piece: int | None = None  # samples that go through it at once
+        self.piece = 0  # samples that go through it at once on a CPU; 0 before any did
         self.flops = shelves[0].read_flops()
         self.cached = self.computed = 0
         self.seconds = 0.0
@@ -140,27 +140,35 @@ class _Work:
         return self._features(batch)
 
     def _features(self, batch: Array) -> Array:
-        self.network = network = self.network or loaded(self.extractor, self.device)
-        with torch.no_grad(), all_bits(self.device):
-            found = [] if self.piece else [self._tried(network, batch)]
-            step = self.piece or len(batch)
-            for start in range(len(found[0]) if found else 0, len(batch), step):
-                found.append(_numbers(network(batch[start : start + step])))
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        """Return the features of a batch, which on a CPU goes through in pieces.
 
-    def _tried(self, network: Callable[[Array], Tensor], batch: Array) -> Array:
-        """Return the features of some samples, which tell how many go through at once: on a CPU as many as stay small.
-
-        On a device, and of a few, these are all.
+        Every batch begins with the few samples that tell how large a piece may be, not only a process's first: a
+        product's bits depend on how many rows it has, and a sample's must not on where an extraction went on.
         """
-        if torch.device(self.device).type != "cpu" or len(batch) <= TRIED:
-            return _numbers(network(batch))
+        network = self._network()
+        with torch.no_grad(), all_bits(self.device):
+            if torch.device(self.device).type != "cpu" or batch.dtype.kind == "U":  # a text tells nothing of others
+                return _numbers(network(batch))
+            found = [self._tried(network, batch[:TRIED])]
+            for start in range(TRIED, len(batch), self.piece):
+                found.append(_numbers(network(batch[start : start + self.piece])))
+        return np.concatenate(found)
+
+    def _network(self) -> Callable[[Array], Tensor]:
+        if self.network is None:
+            self.network = loaded(self.extractor, self.device)
+            torch.empty(KEPT, dtype=torch.uint8)  # and given back
+        return self.network
+
+    def _tried(self, network: Callable[[Array], Tensor], few: Array) -> Array:
+        """Return the features of a few samples; the first ones tell how many go through at once."""
+        if self.piece:
+            return _numbers(network(few))
         from hansa.io.flops import FlopCount
 
-        torch.empty(KEPT, dtype=torch.uint8)  # and given back
         with FlopCount() as counter:
-            found = _numbers(network(batch[:TRIED]))
-        self.piece = max(1, LARGEST * TRIED // max(counter.largest, 1))
+            found = _numbers(network(few))
+        self.piece = max(1, LARGEST * len(few) // max(counter.largest, 1))
         return found
 
     def columns(self, width: int, x: Array | LateRows, batch_size: int) -> Columns:
