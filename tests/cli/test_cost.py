@@ -91,6 +91,16 @@ def test_bytes_are_not_said_to_be_exact_where_a_guard_may_go_back() -> None:
     assert told == {"Fed3R": True, "calibrate": True, "FedAvg(features)": False, "oll": False, "FP(head)": False}
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3, 6])
+def test_messages_that_grow_with_clients_are_told_of_short_phases_too(rounds: int, tmp_path: Path) -> None:
+    changes = ["phases.0.algorithm='fedpcl'", "data.test.kind='local'", f"phases.0.rounds={rounds}"]
+    done = hansa_api.run("digits-fedavg", changes=changes, out=tmp_path / "run")
+    made = assemble(read_plan("digits-fedavg", changes)).experiment
+    for (found,) in (cost.predict(made), cost.predict_traffic(made)):
+        assert found.total("bytes_down") == done.summary["phases"][0]["bytes_down"]
+        assert found.total("bytes_up") == pytest.approx(done.summary["phases"][0]["bytes_up"], rel=0.02)
+
+
 class Everybody(FedAvg):
     """An algorithm of one's own that breaks where it does not hear of every client."""
 
