@@ -295,6 +295,10 @@ def test_a_glance_at_what_cannot_be_loaded_tells_nothing(tmp_path: Path) -> None
     for name, x in (("ragged", [[[1, 2], [3]]] * 2), ("numbers", [1, 2]), ("nothing", [None, None])):
         told = {"users": ["u"], "num_samples": [2], "user_data": {"u": {"x": x, "y": [0, 1]}}}
         (tmp_path / f"{name}.json").write_text(json.dumps(told))
+    np.savez(tmp_path / "objects.npz", x=np.asarray([{}, {}]), y=y)
+    with pytest.raises(HansaError, match=r"holds Python objects, which are never unpickled"):
+        Npz(str(tmp_path / "objects.npz")).glance("name")
+    (tmp_path / "objects.npz").unlink()
     sources = [*(Npz(str(file)) for file in tmp_path.glob("*.npz")), *(Leaf(str(f)) for f in tmp_path.glob("*.json"))]
     assert len(sources) == 6
     for source in sources:
