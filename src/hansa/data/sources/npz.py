@@ -38,6 +38,9 @@ class Archive(Mapping[str, Array]):
             raise KeyError(name)
         return read_member(self._opened, name, f"The array '{name}' of '{self.path}'")
 
+    def __contains__(self, name: object) -> bool:  # a mapping's own way would be to read the array
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
