@@ -14,7 +14,7 @@ from hansa.data.dataset import Dataset, Samples
 from hansa.data.targets import Classes
 from hansa.errors import HansaError, HansaWarning
 from hansa.features.cache import CHUNK, FeatureCache
-from hansa.features.extract import LARGEST, _Work, extract_features
+from hansa.features.extract import LARGEST, TRIED, _Work, extract_features
 from hansa.io.cache import default_cache, digest, digest_array, digest_files
 
 TRAIN, TEST = 2 * CHUNK + 100, 300
@@ -95,7 +95,7 @@ def _extract(cache: Path, extractor: Doubling) -> None:
 
 def test_killed_in_the_middle_goes_on(tmp_path: Path, counting: Doubling) -> None:
     spawn = multiprocessing.get_context("spawn")
-    doomed = replace(counting, dies_after=40)  # in the second chunk of 16 batches, of two pieces each
+    doomed = replace(counting, dies_after=20)  # in the second chunk of 16 batches
     process = spawn.Process(target=_extract, args=(tmp_path, doomed))
     process.start()
     process.join()
@@ -113,7 +113,7 @@ def test_two_processes_share_the_work(tmp_path: Path, counting: Doubling) -> Non
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
-    assert sum(counting.lines()) == TRAIN + TEST  # no sample twice
+    assert sum(counting.lines()) <= TRAIN + TEST + 2 * TRIED  # no sample twice, but to see how large tensors are
     assert extract_features(numbers(), counting, cache=tmp_path).computed == 0
 
 
@@ -161,9 +161,9 @@ def test_a_chunk_that_is_redone_has_the_bits_it_had(tmp_path: Path) -> None:
 def test_samples_go_through_in_pieces_whose_tensors_stay_small(tmp_path: Path) -> None:
     """However large the weights are; texts go through together, since one tells nothing of others."""
     x = np.zeros((64, 64), dtype=np.float32)
-    for wide, piece in ((Wide(LARGEST // 4 // 10), 10), (Wide(2, rows=LARGEST // 256), 60)):
+    for wide, piece in ((Wide(LARGEST // 4 // 16), 16), (Wide(2, rows=LARGEST // 256), 64)):
         extract_features(Dataset(Samples(x, np.zeros(64, int)), TWO), wide, cache=tmp_path / str(piece))
-        assert wide.sizes == [4, *[piece] * (60 // piece)]
+        assert wide.sizes == [TRIED, *[piece] * (64 // piece)]
     texts = Wide()
     extract_features(Dataset(Samples(np.asarray(["a"] * 64), np.zeros(64, int)), TWO), texts, cache=tmp_path)
     assert texts.sizes == [64]

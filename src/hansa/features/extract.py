@@ -109,7 +109,7 @@ class _Work:
     def __init__(self, extractor: Extractor, shelves: Sequence[FeatureCache], device: str, done: Done) -> None:
         self.extractor, self.shelves, self.device, self.done = extractor, shelves, device, done
         self.network: Callable[[Array], Tensor] | None = None
-        self.piece = 0  # samples that go through it at once on a CPU; 0 before any did
+        self.piece: int | None = None  # samples that go through it at once, once that is known; 0: a whole batch
         self.flops = shelves[0].read_flops()
         self.cached = self.computed = 0
         self.seconds = 0.0
@@ -129,47 +129,44 @@ class _Work:
 
     def compute(self, batch: Array) -> Array:
         """Compute the features of a batch; of the first one also what a sample costs, where nobody knows."""
+        network, step = self._ready(batch)
         if self.flops is None:
             from hansa.io.flops import FlopCount
 
             with FlopCount() as counter:
-                features = self._features(batch)
+                features = self._features(network, batch, step)
             self.flops = counter.total / len(batch)
             self.shelves[0].write_flops(self.flops)
             return features
-        return self._features(batch)
+        return self._features(network, batch, step)
 
-    def _features(self, batch: Array) -> Array:
-        """Return the features of a batch, which on a CPU goes through in pieces.
-
-        Every batch begins with the few samples that tell how large a piece may be, not only a process's first: a
-        product's bits depend on how many rows it has, and a sample's must not on where an extraction went on.
-        """
-        network = self._network()
-        with torch.no_grad(), all_bits(self.device):
-            if torch.device(self.device).type != "cpu" or batch.dtype.kind == "U":  # a text tells nothing of others
-                return _numbers(network(batch))
-            found = [self._tried(network, batch[:TRIED])]
-            for start in range(TRIED, len(batch), self.piece):
-                found.append(_numbers(network(batch[start : start + self.piece])))
-        return np.concatenate(found)
-
-    def _network(self) -> Callable[[Array], Tensor]:
+    def _ready(self, batch: Array) -> tuple[Callable[[Array], Tensor], int]:
+        """Return the network, and how many of a batch go through it at once."""
         if self.network is None:
             self.network = loaded(self.extractor, self.device)
             torch.empty(KEPT, dtype=torch.uint8)  # and given back
-        return self.network
+        if self.piece is None:
+            self.piece = self._tried(self.network, batch[:TRIED])
+        return self.network, self.piece or len(batch)
 
-    def _tried(self, network: Callable[[Array], Tensor], few: Array) -> Array:
-        """Return the features of a few samples; the first ones tell how many go through at once."""
-        if self.piece:
-            return _numbers(network(few))
+    def _tried(self, network: Callable[[Array], Tensor], few: Array) -> int:
+        """Return of how many samples tensors stay small, by those of a few; 0 where all of a batch go through at once.
+
+        Their features are not kept: a product's last bits depend on how many rows it has, and a sample's must not on
+        whether a process began with it.
+        """
+        if torch.device(self.device).type != "cpu" or few.dtype.kind == "U":  # a text tells nothing of others
+            return 0
         from hansa.io.flops import FlopCount
 
         with FlopCount() as counter:
-            found = _numbers(network(few))
-        self.piece = max(1, LARGEST * len(few) // max(counter.largest, 1))
-        return found
+            self._features(network, few, len(few))
+        return max(1, LARGEST * len(few) // max(counter.largest, 1))
+
+    def _features(self, network: Callable[[Array], Tensor], batch: Array, step: int) -> Array:
+        with torch.no_grad(), all_bits(self.device):
+            found = [network(batch[start : start + step]) for start in range(0, len(batch), step)]
+            return np.concatenate([one.flatten(1).to("cpu", torch.float32).numpy() for one in found])
 
     def columns(self, width: int, x: Array | LateRows, batch_size: int) -> Columns:
         """Return what the work came to."""
@@ -178,12 +175,6 @@ class _Work:
         if self.flops is None:  # … or the note was lost
             self.compute(x[:batch_size])
         return Columns(self.extractor, width, self.flops or 0.0, self.cached, self.computed, self.seconds)
-
-
-def _numbers(features: Tensor) -> Array:
-    """Return features as they are kept."""
-    found: Array = features.flatten(1).to("cpu", torch.float32).numpy()
-    return found
 
 
 def loaded(extractor: Extractor, device: str) -> Callable[[Array], Tensor]:
