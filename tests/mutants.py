@@ -550,7 +550,7 @@ MUTANTS = (
     Mutant(
         "a cost forgets what a first visit brings",
         "running/cost.py",
-        "0 if before else run.setup_bytes_of(client)",
+        '0 if columns["visits"][at] else run.setup_bytes_of(visit.client)',
         "0",
         "tests/laws/test_predicted_cost.py",
     ),
