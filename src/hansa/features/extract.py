@@ -161,7 +161,8 @@ class _Work:
 
         with FlopCount() as counter:
             self._features(network, few, len(few))
-        return max(1, LARGEST * len(few) // max(counter.largest, 1))
+        piece: int = LARGEST * len(few) // max(counter.largest, 1)
+        return max(1, piece)
 
     def _features(self, network: Callable[[Array], Tensor], batch: Array, step: int) -> Array:
         with torch.no_grad(), all_bits(self.device):
