@@ -890,6 +890,34 @@ MUTANTS = (
         "math.sqrt(task.population or 1)",
         "tests/laws/test_channels.py -k noise",
     ),
+    Mutant(
+        "to look whether an archive has an array reads it",
+        "data/sources/npz.py",
+        "        return name in self._names\n",
+        "        return super().__contains__(name)\n",
+        "tests/data/test_sources.py -k archive",
+    ),
+    Mutant(
+        "a large weight makes pieces small",
+        "io/flops.py",
+        "not any(one.alias_info for one in function._schema.returns)",
+        "True",
+        "tests/features/test_feature_cache.py -k pieces",
+    ),
+    Mutant(
+        "pictures of a phase's start still show who was forgotten",
+        "deploy/forget.py",
+        '        store.drop(f"{index}/exhibits/0")',
+        "        pass",
+        "tests/report/test_exhibits.py -k forgotten",
+    ),
+    Mutant(
+        "a short phase is not told how its messages grow",
+        "running/rehearsal.py",
+        "if not growing or phase.rounds",
+        "if not growing or growing or phase.rounds",
+        "tests/cli/test_cost.py -k grow",
+    ),
 )
 
 

@@ -13,11 +13,15 @@ import torch
 
 from forked import hansa
 from hansa import api as hansa_api
+from hansa.algorithms.fedavg import FedAvg
+from hansa.payload import Update
 from hansa.plan.assemble import assemble
 from hansa.plan.files import read_plan
 from hansa.results import announcement
 from hansa.results.report.format import bytes_text
 from hansa.running import cost
+from hansa.task import Task
+from hansa.tree import Tree
 
 
 def test_cost_of_a_plan_and_of_its_run(tmp_path: Path) -> None:
@@ -85,6 +89,33 @@ def test_bytes_are_not_said_to_be_exact_where_a_guard_may_go_back() -> None:
     made = assemble(read_plan("four-phases")).experiment
     told = {one.name: one.exact for one in cost.predict(made)}
     assert told == {"Fed3R": True, "calibrate": True, "FedAvg(features)": False, "oll": False, "FP(head)": False}
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 6])
+def test_messages_that_grow_with_clients_are_told_of_short_phases_too(rounds: int, tmp_path: Path) -> None:
+    changes = ["phases.0.algorithm='fedpcl'", "data.test.kind='local'", f"phases.0.rounds={rounds}"]
+    done = hansa_api.run("digits-fedavg", changes=changes, out=tmp_path / "run")
+    made = assemble(read_plan("digits-fedavg", changes)).experiment
+    for (found,) in (cost.predict(made), cost.predict_traffic(made)):
+        assert found.total("bytes_down") == done.summary["phases"][0]["bytes_down"]
+        assert found.total("bytes_up") == pytest.approx(done.summary["phases"][0]["bytes_up"], rel=0.02)
+
+
+class Everybody(FedAvg):
+    """An algorithm of one's own that breaks where it does not hear of every client."""
+
+    def server_step(self, task: Task, server: Tree, update: Update) -> Tree:
+        if update.count < task.population:
+            raise ZeroDivisionError
+        return super().server_step(task, server, update)
+
+
+def test_a_run_goes_on_where_nobody_can_tell_what_it_will_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcement, "TOLD_FROM", 1.0)
+    said = list[str]()
+    settings = {"algorithm": Everybody(), "rounds": 1, "announce": said.append, "out": tmp_path / "run"}
+    done = hansa_api.run(data="digits", model="linear", partition="iid", **settings)
+    assert said == [] and done.status == "finished"
 
 
 def _bytes(number: str, unit: str) -> float:

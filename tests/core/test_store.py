@@ -208,3 +208,42 @@ def test_what_was_put_of_late_is_not_read_again_after_a_commit(tmp_path: Path) -
     assert found is not None and equal(found, {"x": torch.ones(3)})
     assert not asked
     store.close()
+
+
+class Away(torch.Tensor):
+    """A tensor that says it lies on a device."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda")
+
+
+def test_what_lies_on_a_device_stays_there_as_it_was_put_and_is_written_as_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, plain = DiskStore(tmp_path / "away.sqlite"), DiskStore(tmp_path / "plain.sqlite")
+    whole = torch.arange(12.0).reshape(3, 4)
+    leaf = whole.T.as_subclass(Away)  # which others may write to, in a layout of its own
+    store.put("0/client", {"a": leaf}, "anna")
+    plain.put("0/client", {"a": whole.T.contiguous()}, "anna")
+    whole.zero_()
+    found = store.get("0/client", "anna")
+    assert found is not None and isinstance(found["a"], Away) and found["a"].is_contiguous()
+    for one in (store, plain):
+        one.commit({"round": 1})
+    assert contents(store) == contents(plain)
+    held = store.get("0/client", "anna")
+    assert held is not None and held["a"] is found["a"]  # also after a commit: the next round asks for it
+    monkeypatch.setattr(store_module, "HELD", 100)  # 48 bytes of numbers beside a header
+    store.put("0/client", {"a": torch.ones(4, 3).as_subclass(Away)}, "bert")
+    read = store.get("0/client", "anna")
+    assert (
+        read is not None
+        and not isinstance(read["a"], Away)
+        and torch.equal(read["a"], found["a"].as_subclass(torch.Tensor))
+    )
+
+
+def contents(store: DiskStore) -> list[tuple[object, ...]]:
+    with sqlite3.connect(store.path) as database:
+        return database.execute("SELECT name, client, digest, tree FROM trees ORDER BY name, client").fetchall()

@@ -287,6 +287,26 @@ def test_a_glance_tells_what_loading_shows(tmp_path: Path) -> None:
     assert Npz(str(texts)).glance("a") is None and Npz(str(tmp_path / "bytes.npz"), tokens=True).glance("a") is None
 
 
+def test_a_glance_at_what_cannot_be_loaded_tells_nothing(tmp_path: Path) -> None:
+    y = np.arange(2)
+    np.savez(tmp_path / "scalar.npz", x=np.float32(3), y=y)
+    np.savez(tmp_path / "none.npz", blob=np.zeros(9, np.uint8), offsets=np.zeros(0, np.int64), y=y)
+    np.savez(tmp_path / "one.npz", blob=np.zeros(9, np.uint8), offsets=np.zeros(1, np.int64), y=y)
+    for name, x in (("ragged", [[[1, 2], [3]]] * 2), ("numbers", [1, 2]), ("nothing", [None, None])):
+        told = {"users": ["u"], "num_samples": [2], "user_data": {"u": {"x": x, "y": [0, 1]}}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(told))
+    np.savez(tmp_path / "objects.npz", x=np.asarray([{}, {}]), y=y)
+    with pytest.raises(HansaError, match=r"holds Python objects, which are never unpickled"):
+        Npz(str(tmp_path / "objects.npz")).glance("name")
+    (tmp_path / "objects.npz").unlink()
+    sources = [*(Npz(str(file)) for file in tmp_path.glob("*.npz")), *(Leaf(str(f)) for f in tmp_path.glob("*.json"))]
+    assert len(sources) == 6
+    for source in sources:
+        assert source.glance("name") is None, source
+        with pytest.raises(HansaError):
+            source.load()
+
+
 def test_a_glance_at_a_saved_data_set_tells_what_loading_shows(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     y = [0, 1, 0, 1]

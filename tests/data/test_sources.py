@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from hansa.data.arrays import dataset_from_arrays
+from hansa.data.sources import npz
 from hansa.data.sources.digits import Digits
 from hansa.data.sources.images import Images
 from hansa.data.sources.npz import Npz
@@ -378,3 +379,19 @@ def test_hugging_face_names_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     says("pip install 'hansa[huggingface]'", lambda: HuggingFace(str(tmp_path)).load())
+
+
+def test_arrays_of_an_archive_are_read_once_and_not_to_be_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, member = list[str](), npz.read_member
+    monkeypatch.setattr(
+        npz, "read_member", lambda archive, name, what: read.append(name) or member(archive, name, what)
+    )
+    np.savez_compressed(
+        tmp_path / "a.npz", x=np.ones((6, 3)), y=np.arange(6) % 2, x_test=np.ones((2, 3)), y_test=[0, 1]
+    )
+    source = Npz(str(tmp_path / "a.npz"))
+    assert source.glance("a") is not None and read == []
+    source.load()
+    assert sorted(read) == ["x", "x_test", "y", "y_test"]

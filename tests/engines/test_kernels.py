@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import weakref
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from engine_cases import CLASSES, SIZES, WIDTH, Doubled, Drawing, Dropping, chec
 from hansa.engines.kernels import sample_space
 from hansa.engines.kernels.cohort import Cohort, Job, bundles
 from hansa.engines.kernels.kernel import Kernel
-from hansa.engines.kernels.lazy_sum import LazySum, dense, dense_tree, total
+from hansa.engines.kernels.lazy_sum import Copies, LazySum, dense, dense_tree, lazily, total
 from hansa.engines.kernels.one_by_one import OneByOne
 from hansa.engines.kernels.sample_space import SampleSpace
 from hansa.engines.kernels.stacked import CONVOLVED, Stacked
@@ -257,6 +258,22 @@ def test_a_client_trains_alone_from_what_a_kernel_only_noted() -> None:
     again = job._replace(turn=dataclasses.replace(job.turn, start=noted.params))
     whole = job._replace(turn=dataclasses.replace(job.turn, start=dense_tree(noted.params)))
     assert all(torch.equal(leaf, whole.alone().params[key]) for key, leaf in again.alone().params.items())
+
+
+def test_copies_on_a_device_are_made_once_and_let_go_of() -> None:
+    """What many clients have in common is copied once; states of all of them would not fit beside each other."""
+    common, copies = torch.ones(3), Copies(torch.device("meta"))
+    shared = copies.of(common)
+    for _ in range(3):
+        own = torch.ones(3)
+        (state,) = lazily({"control": own}).values()
+        moved = copies.of(state - common)
+        assert moved.device.type == "meta" and moved.shape == (3,) and copies.of(common) is shared
+        gone = weakref.ref(own)
+        copies.keep({"control": common})
+        del own, state, moved
+        assert gone() is None
+    assert copies.of(shared) is shared
 
 
 def test_a_lazy_sum_behaves_as_its_tensor_does() -> None:

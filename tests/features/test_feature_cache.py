@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_extractors import Broken, Doubling
+from own_extractors import Broken, Doubling, Wide
 
 from hansa.data.dataset import Dataset, Samples
 from hansa.data.targets import Classes
 from hansa.errors import HansaError, HansaWarning
 from hansa.features.cache import CHUNK, FeatureCache
-from hansa.features.extract import _Work, extract_features
+from hansa.features.extract import LARGEST, TRIED, _Work, extract_features
 from hansa.io.cache import default_cache, digest, digest_array, digest_files
 
 TRAIN, TEST = 2 * CHUNK + 100, 300
+TWO = Classes(("a", "b"))
 
 
 def numbers(start: int = 0) -> Dataset:
@@ -112,7 +113,7 @@ def test_two_processes_share_the_work(tmp_path: Path, counting: Doubling) -> Non
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
-    assert sum(counting.lines()) == TRAIN + TEST  # no sample twice
+    assert sum(counting.lines()) <= TRAIN + TEST + 2 * TRIED  # no sample twice, but to see how large tensors are
     assert extract_features(numbers(), counting, cache=tmp_path).computed == 0
 
 
@@ -144,6 +145,28 @@ def test_left_over_parts_are_cleared(tmp_path: Path, counting: Doubling) -> None
     victim.rename(victim.with_name("00000.safetensors.0.part"))
     extract_features(numbers(), counting, cache=tmp_path)
     assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_a_chunk_that_is_redone_has_the_bits_it_had(tmp_path: Path) -> None:
+    """A product's last bits depend on how many rows it has, so the first batch of a process is cut as all are."""
+    data = Dataset(Samples(np.zeros((2 * CHUNK, 64), np.float32), np.zeros(2 * CHUNK, int)), TWO)
+    whole = extract_features(data, Wide(), cache=tmp_path).data.train.x
+    for victim in chunks(tmp_path):
+        victim.unlink()
+        found = extract_features(data, Wide(), cache=tmp_path)
+        assert found.computed == CHUNK
+        np.testing.assert_array_equal(found.data.train.x, whole)
+
+
+def test_samples_go_through_in_pieces_whose_tensors_stay_small(tmp_path: Path) -> None:
+    """However large the weights are; texts go through together, since one tells nothing of others."""
+    x = np.zeros((64, 64), dtype=np.float32)
+    for wide, piece in ((Wide(LARGEST // 4 // 16), 16), (Wide(2, rows=LARGEST // 256), 64)):
+        extract_features(Dataset(Samples(x, np.zeros(64, int)), TWO), wide, cache=tmp_path / str(piece))
+        assert wide.sizes == [TRIED, *[piece] * (64 // piece)]
+    texts = Wide()
+    extract_features(Dataset(Samples(np.asarray(["a"] * 64), np.zeros(64, int)), TWO), texts, cache=tmp_path)
+    assert texts.sizes == [64]
 
 
 def test_lost_cost_is_counted_again(tmp_path: Path, counting: Doubling) -> None:

@@ -121,6 +121,7 @@ def test_a_file_gives_paces(tmp_path: Path) -> None:
         ("client,seconds_per_sample,latency\na,1\n", "client 'a': every cell must be a number"),
         ("client,seconds_per_sample,latency\na,-1,1\n", "seconds must be numbers ≥ 0"),
         ("client,seconds_per_sample,latency,available\na,1,1,2\n", "'available' must lie in"),
+        (f"client,seconds_per_sample,latency\n{'a' * 200_000},1,1\n", "cannot be read: field larger than"),
     ],
 )
 def test_a_bad_file_is_refused(text: str, says: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from own_exhibits import Latent, Uneven, class_means, only
 from run_folders import write_run
 
 import hansa
+from hansa.algorithms.fed3r import Fed3R
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.flic import Alignment
 from hansa.algorithms.flic_class import FlicClass
@@ -24,6 +25,7 @@ from hansa.contract import Algorithm
 from hansa.data.partitions.label import Dirichlet, Iid
 from hansa.data.sources.digits import Digits
 from hansa.data.split import TestSplit
+from hansa.deploy.forget import forget
 from hansa.engines.auto import Auto
 from hansa.engines.carriers import Loopback
 from hansa.engines.flower import Flower
@@ -333,6 +335,15 @@ def test_the_start_is_observed_once_and_only_where_it_is_shown(tmp_path: Path) -
     assert note.startswith("Before alignment: after the round in which clients train without it. Principal")
     asked = {name: [record["bytes_evaluate"] for record in run.rounds] for name, run in runs.items()}
     assert asked["start"][1] > asked["means"][1] and asked["start"][2] == asked["means"][2]
+
+
+def test_who_is_forgotten_is_taken_out_of_all_pictures(tmp_path: Path) -> None:
+    """Those before the first round, too; nobody knows what of them shows the client."""
+    phases = (PhasePlan(FLIC, 1, "first"), PhasePlan(Fed3R(), 1, "closed", remember="uploads"))
+    run = hansa.run(plan_of(phases=phases), out=tmp_path / "run")
+    assert [one["round"] for one in run.exhibits["phases"][0]["exhibits"]] == [[0, 1], 0, 1]
+    forget(run.path, run.data["clients"][0], trust=True)
+    assert Run.open(run.path).exhibits == {}
 
 
 def test_wrappers_of_the_server_show_the_models_they_deploy_and_private_ones_tell_nothing() -> None:

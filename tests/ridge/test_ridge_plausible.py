@@ -48,6 +48,14 @@ def test_what_no_samples_can_have_is_told(how: str) -> None:
     assert says in implausible(change(made()), SAMPLES)
 
 
+@pytest.mark.parametrize("place", [0, 150, 299])
+def test_every_row_of_a_wide_matrix_is_looked_at(place: int) -> None:
+    honest = made(width=300)
+    gram = honest.gram.clone()
+    gram[place, place - 1] = gram[place - 1, place] = 2 * gram.diagonal().max()
+    assert implausible(honest, SAMPLES) == "" and "breaks" in implausible(replace(honest, gram=gram), SAMPLES)
+
+
 def test_regression_statistics_are_looked_at_too() -> None:
     z, y = torch.randn(SAMPLES, 4, dtype=torch.float64), torch.randn(SAMPLES, 1, dtype=torch.float64)
     honest = RegressionStatistics.from_features(z, y)

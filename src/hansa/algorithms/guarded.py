@@ -135,9 +135,8 @@ class Guarded(Wrapper):
         unseen = max(0.0, 1 - cohort.count / task.population)  # where everybody has spoken, nothing is left to chance
         variance = unseen * max(0.0, square - mean**2) / cohort.count
         error = math.hypot(MEMORY * error, (1 - MEMORY) * math.sqrt(variance))
-        if score > low / 2 + max(
-            self.slack, self.doubt * error
-        ):  # else cohorts that differ would stop what trains well
+        chance = max(self.slack, self.doubt * error)  # cohorts that differ would else stop what trains well
+        if score > low / 2 + chance:
             low /= 2  # some of it was the cohort's luck
             if low > -self.slack:
                 best, low = _model(self.inner.server_init(task)), 0.0

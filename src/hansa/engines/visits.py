@@ -96,6 +96,8 @@ def _received(
             own = task.received(one.client, one.down)
             bytes_down = sizes[id(own)] if own is one.down else wire.cost(own)
             reply = _reply(context, one, bytes_down, seconds / len(ended), apart)
+            if apart is not None:
+                apart.keep(one.down)  # states of a thousand clients would not fit beside each other
             up = receive(context, task, one.down, reply)
         except ClientFailed as error:
             server.refuse(one.client, error)

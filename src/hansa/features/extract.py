@@ -27,7 +27,7 @@ BATCH, DEVICE_BATCH = 64, 256  # samples that are read at once, and go through a
 # layer.  glibc keeps twice as much as the largest block it got back so far, if that has less than 32 MiB; so samples go
 # through in pieces whose largest tensor is well below, after it has got such a block.
 KEPT, LARGEST = 31 * 2**20, 20 * 2**20
-TRIED = 4  # samples that tell how large a tensor is
+TRIED = 4  # samples that tell how large tensors are
 HELD_BYTES = 2**28  # of features that are held in memory
 Progress = Callable[[int, int], None]
 Done = Callable[[int], None]  # takes a number of samples that are done
@@ -109,7 +109,7 @@ class _Work:
     def __init__(self, extractor: Extractor, shelves: Sequence[FeatureCache], device: str, done: Done) -> None:
         self.extractor, self.shelves, self.device, self.done = extractor, shelves, device, done
         self.network: Callable[[Array], Tensor] | None = None
-        self.piece: int | None = None  # samples that go through it at once
+        self.piece: int | None = None  # samples that go through it at once, once that is known; 0: a whole batch
         self.flops = shelves[0].read_flops()
         self.cached = self.computed = 0
         self.seconds = 0.0
@@ -129,39 +129,45 @@ class _Work:
 
     def compute(self, batch: Array) -> Array:
         """Compute the features of a batch; of the first one also what a sample costs, where nobody knows."""
+        network, step = self._ready(batch)
         if self.flops is None:
             from hansa.io.flops import FlopCount
 
             with FlopCount() as counter:
-                features = self._features(batch)
+                features = self._features(network, batch, step)
             self.flops = counter.total / len(batch)
             self.shelves[0].write_flops(self.flops)
             return features
-        return self._features(batch)
+        return self._features(network, batch, step)
 
-    def _features(self, batch: Array) -> Array:
-        self.network = network = self.network or loaded(self.extractor, self.device)
-        with torch.no_grad(), all_bits(self.device):
-            found = [] if self.piece else [self._tried(network, batch)]
-            step = self.piece or len(batch)
-            for start in range(len(found[0]) if found else 0, len(batch), step):
-                found.append(_numbers(network(batch[start : start + step])))
-        return found[0] if len(found) == 1 else np.concatenate(found)
+    def _ready(self, batch: Array) -> tuple[Callable[[Array], Tensor], int]:
+        """Return the network, and how many of a batch go through it at once."""
+        if self.network is None:
+            self.network = loaded(self.extractor, self.device)
+            torch.empty(KEPT, dtype=torch.uint8)  # and given back
+        if self.piece is None:
+            self.piece = self._tried(self.network, batch[:TRIED])
+        return self.network, self.piece or len(batch)
 
-    def _tried(self, network: Callable[[Array], Tensor], batch: Array) -> Array:
-        """Return the features of some samples, which tell how many go through at once: on a CPU as many as stay small.
+    def _tried(self, network: Callable[[Array], Tensor], few: Array) -> int:
+        """Return of how many samples tensors stay small, by those of a few; 0 where all of a batch go through at once.
 
-        On a device, and of a few, these are all.
+        Their features are not kept: a product's last bits depend on how many rows it has, and a sample's must not on
+        whether a process began with it.
         """
-        if torch.device(self.device).type != "cpu" or len(batch) <= TRIED:
-            return _numbers(network(batch))
+        if torch.device(self.device).type != "cpu" or few.dtype.kind == "U":  # a text tells nothing of others
+            return 0
         from hansa.io.flops import FlopCount
 
-        torch.empty(KEPT, dtype=torch.uint8)  # and given back
         with FlopCount() as counter:
-            found = _numbers(network(batch[:TRIED]))
-        self.piece = max(1, LARGEST * TRIED // max(counter.largest, 1))
-        return found
+            self._features(network, few, len(few))
+        piece: int = LARGEST * len(few) // max(counter.largest, 1)
+        return max(1, piece)
+
+    def _features(self, network: Callable[[Array], Tensor], batch: Array, step: int) -> Array:
+        with torch.no_grad(), all_bits(self.device):
+            found = [network(batch[start : start + step]) for start in range(0, len(batch), step)]
+            return np.concatenate([one.flatten(1).to("cpu", torch.float32).numpy() for one in found])
 
     def columns(self, width: int, x: Array | LateRows, batch_size: int) -> Columns:
         """Return what the work came to."""
@@ -170,12 +176,6 @@ class _Work:
         if self.flops is None:  # … or the note was lost
             self.compute(x[:batch_size])
         return Columns(self.extractor, width, self.flops or 0.0, self.cached, self.computed, self.seconds)
-
-
-def _numbers(features: Tensor) -> Array:
-    """Return features as they are kept."""
-    found: Array = features.flatten(1).to("cpu", torch.float32).numpy()
-    return found
 
 
 def loaded(extractor: Extractor, device: str) -> Callable[[Array], Tensor]:

@@ -31,15 +31,16 @@ class _Counting:
         result = function(*args, **named)
         count: Callable[..., Any] | None = flop_registry.get(function._overloadpacket)
         self.total += int(count(*args, **named, out_val=result)) if count else 0
-        found = result if isinstance(result, (tuple, list)) else (result,)
-        self.largest = max(self.largest, *(one.nbytes for one in found if isinstance(one, torch.Tensor)), 0)
+        if not any(one.alias_info for one in function._schema.returns):  # a view, such as a turned weight, is none
+            found = result if isinstance(result, (tuple, list)) else (result,)
+            self.largest = max(self.largest, *(one.nbytes for one in found if isinstance(one, torch.Tensor)), 0)
         return result
 
 
 class FlopCount(_Counting, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A count of operations, in `total`, while it lasts; a multiply-add is two, as in torch's own counter.
 
-    `largest` are the bytes of the largest tensor that an operation gave.
+    `largest` are the bytes of the largest tensor that an operation made.
     """
 
     def __init__(self) -> None:

@@ -317,9 +317,8 @@ class DiskStore:
 
     def put(self, name: str, tree: Tree, client: str = "") -> None:
         """Store a tree under a name; permanent from the next commit on."""
-        self._hold(
-            name, client, _own(tree) if any(leaf.device.type != "cpu" for leaf in tree.values()) else wire.pack(tree)
-        )
+        away = any(leaf.device.type != "cpu" for leaf in tree.values())
+        self._hold(name, client, _own(tree) if away else wire.pack(tree))
 
     def drop(self, name: str, client: str = "") -> None:
         """Remove a tree; gone for good from the next commit on."""

@@ -15,7 +15,7 @@ COMMANDS = Path("/proc")  # where Linux tells what processes are; macOS has no s
 def require_local_sockets() -> None:
     """Refuse where processes of one machine cannot meet at a file, as Flower's and ours do."""
     says = "A federation by Flower needs sockets in the file system, which Python does not have on this system"
-    require(hasattr(socket, "AF_UNIX"), f"{says}: run servers and sites on Linux or macOS, or in a container.")
+    require(hasattr(socket, "AF_UNIX"), f"{says}: run servers and sites on Linux, or in a container.")
 
 
 def runs_as(number: int, mark: bytes) -> bool:

@@ -176,7 +176,7 @@ class Measured:
                 return {row["client"]: self._pace(row) for row in csv.DictReader(file)}
         except FileNotFoundError as error:
             raise HansaError(f"The clock '{self.path}' is not there: give the path of a CSV file.") from error
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise HansaError(f"The clock '{self.path}' cannot be read: {error}.") from error
         except KeyError as error:
             raise HansaError(f"The clock '{self.path}' must have a column {error}.") from error

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 
-from hansa.errors import HansaError
 from hansa.payload import Role
 from hansa.results.report.format import bytes_text
 from hansa.running.cost import Traffic, predict_traffic
@@ -25,7 +24,7 @@ def announcement(experiment: Experiment) -> str:
     """
     if sum(_at_most(experiment, phase) for phase in experiment.phases) < TOLD_FROM:
         return ""
-    with warnings.catch_warnings(), suppress(HansaError):  # what a few samples cannot do, a run may
+    with warnings.catch_warnings(), suppress(Exception):  # what few samples cannot do, a run may
         warnings.simplefilter("ignore")  # the run itself will say it
         found = predict_traffic(experiment)
         waiting = any(phase.deadline is not None for phase in experiment.phases)
@@ -58,7 +57,7 @@ def _at_most(experiment: Experiment, phase: Phase) -> float:
     task, algorithm = experiment.task, phase.algorithm
     try:
         message = LARGER * (_bytes(task.params()) + _bytes(algorithm.server_init(task)))
-    except HansaError:  # of a phase that builds on what earlier ones learn
+    except Exception:  # of a phase that builds on what earlier ones learn
         return math.inf
     if Role.EACH in algorithm.uplink.values():  # the server may hand on what everybody sent
         message *= max(1, task.population)

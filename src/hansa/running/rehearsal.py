@@ -231,7 +231,9 @@ def classes_of(client: Client) -> tuple[int, ...]:
 def _shortened(phase: Phase, brief: bool) -> Phase:
     """Return a phase of a few rounds that evaluates after each, and waits for nobody."""
     growing = Role.EACH in phase.algorithm.uplink.values()  # a server that knows single uploads may hand them on
-    rounds = min(phase.rounds, (BRIEF_STEPS if brief and not growing else STEPS) * phase.algorithm.exchanges)
+    rounds = (BRIEF_STEPS if brief and not growing else STEPS) * phase.algorithm.exchanges
+    if not growing or phase.rounds <= phase.algorithm.exchanges:  # else a short phase, too, is told how messages grow
+        rounds = min(phase.rounds, rounds)
     plain = {"attack": None, "clock": None, "deadline": None, "forgetting": False, "deploy": "last"}
     short = replace(phase, rounds=rounds, evaluate_every=1, remember="nothing", minimum=0.0, **plain)  # type: ignore[arg-type]
     if brief and isinstance(short.orchestration, Grouped):  # of clients that nobody has described

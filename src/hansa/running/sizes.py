@@ -40,6 +40,7 @@ class Sizes:
         self._like: dict[Hashable, Seen | None] = {}
         self._lines: dict[Hashable, tuple[float, float]] = {}
         self._own: dict[str, int] = {}
+        self._grows: dict[Hashable, tuple[float, float]] = {}  # bytes without any class, and of each, by kind of visit
         self.rough = False  # whether a client's classes were never rehearsed, and uploads depend on them
 
     def visit(self, client: str, number: int, visits: int) -> Visit:
@@ -63,10 +64,22 @@ class Sizes:
         return self._own[client]
 
     def _up(self, visit: Visit) -> int:
-        """Return the bytes of an upload that was rehearsed."""
+        """Return the bytes of an upload that was rehearsed; of classes that were not, by their number."""
         found, group = self._rehearsed(visit)
-        self.rough = self.rough or (group[0] in ("network", "all") and self._unlike(group))
-        return found.bytes_up
+        return self._by_classes(visit, group) if group[0] in ("network", "all") else found.bytes_up
+
+    def _by_classes(self, visit: Visit, group: Group) -> int:
+        """Return the bytes of an upload that grows in a line with classes, by other clients' of a group."""
+        key = (group, visit.stage, visit.again)
+        if key not in self._grows:
+            fits = (self._seen_as(group, visit.stage, visit.again, loose) for loose in range(3))
+            like = next(one for one in fits if one is not None)
+            alike = [one for one in self._groups[group] if (one.round, one.visit) == (like.round, like.visit)]
+            sizes, classes = [float(one.bytes_up) for one in alike], [float(one.classes) for one in alike]
+            self._grows[key] = _line(classes, sizes) if len(set(classes)) > 1 else (float(np.mean(sizes)), 0.0)
+        self.rough = self.rough or self._unlike(group)
+        fixed, each = self._grows[key]
+        return round(fixed + (each * len(self.classes(visit.client)) if each else 0))
 
     def down(self, visit: Visit, count: int, known: int) -> int:
         """Return the bytes of so many messages; the clients that the server had met before each add up to `known`."""
@@ -158,27 +171,11 @@ class Sizes:
 
 
 class BriefSizes(Sizes):
-    """Sizes from a brief rehearsal, whose clients lack classes: uploads that grow with classes do so in a line."""
+    """Sizes from a brief rehearsal, whose clients lack classes, so that no upload is a client's own."""
 
     def _up(self, visit: Visit) -> int:
         network = ("network", self._networks[visit.client])
-        group = network if network in self._groups else EVERY
-        key = (group, visit.stage, visit.again)
-        if key not in self._grows:
-            fits = (self._seen_as(group, visit.stage, visit.again, loose) for loose in range(3))
-            like = next(one for one in fits if one is not None)
-            alike = [one for one in self._groups[group] if (one.round, one.visit) == (like.round, like.visit)]
-            sizes = [float(one.bytes_up) for one in alike]
-            classes = [float(one.classes) for one in alike]
-            self._grows[key] = _line(classes, sizes) if len(set(classes)) > 1 else (float(np.mean(sizes)), 0.0)
-            self.rough = self.rough or len(set(sizes)) > 1
-        fixed, each = self._grows[key]
-        return round(fixed + (each * len(self.classes(visit.client)) if each else 0))
-
-    @functools.cached_property
-    def _grows(self) -> dict[Hashable, tuple[float, float]]:
-        """The bytes of an upload without any class, and those of every class, by network and kind of visit."""
-        return {}
+        return self._by_classes(visit, network if network in self._groups else EVERY)
 
 
 def _line(x: list[float], y: list[float]) -> tuple[float, float]:

@@ -70,8 +70,12 @@ class Leaf:
             return None if self.size is None else picture(client, (self.size, self.size, 3))
         if self.shape:
             return picture(client, self.shape)
-        shape = np.shape(_first(several(str(self._folder()), ".json", "LEAF file")[0][0]))
-        return ClientInputs(client, shape) if shape and self.column is None else None
+        if self.column is not None:
+            return None
+        first = _first(several(str(self._folder()), ".json", "LEAF file")[0][0])
+        with suppress(ValueError):  # of lists that are not all of one length
+            return ClientInputs(client, np.shape(first)) if isinstance(first, list) else None
+        return None
 
     def _folder(self) -> Path:
         """Return the file or folder of the samples to train on."""

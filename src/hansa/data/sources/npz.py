@@ -38,6 +38,9 @@ class Archive(Mapping[str, Array]):
             raise KeyError(name)
         return read_member(self._opened, name, f"The array '{name}' of '{self.path}'")
 
+    def __contains__(self, name: object) -> bool:  # a mapping's own way would be to read the array
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
@@ -128,18 +131,23 @@ class Npz:
         """Return what samples are like by the header of their array, or by the first of packed images."""
         archive = Archive(self.path)
         if "blob" in archive and "offsets" in archive:
-            return picture(client, self._first_picture(archive) if self.size is None else (self.size, self.size, 3))
+            shape = self._first_picture(archive) if self.size is None else (self.size, self.size, 3)
+            return picture(client, shape) if shape else None
         name = next((one for one in ("x", "x_train") if one in archive), None)
         if name is None or self.tokens:
             return None
-        (_, *shape), _, dtype = archive.begin(name)[0]
+        (whole, _, dtype), _ = archive.begin(name)
+        shape = whole[1:]
         if dtype == np.uint8 and len(shape) > 1:
-            return picture(client, tuple(shape))
-        return ClientInputs(client, tuple(shape)) if dtype.kind in "biuf" else None
+            return picture(client, shape)
+        return ClientInputs(client, shape) if whole and dtype.kind in "biuf" else None
 
     def _first_picture(self, archive: Archive) -> tuple[int, ...]:
-        start, end = archive.begin("offsets", 2)[1].tolist()
-        first: bytes = archive.begin("blob", end)[1][start:].tobytes()
+        """Return the shape of the first of packed images; nothing where there is none."""
+        ends: list[int] = archive.begin("offsets", 2)[1].tolist()
+        if len(ends) < 2:
+            return ()
+        first: bytes = archive.begin("blob", ends[1])[1][ends[0] :].tobytes()
         shape: tuple[int, ...] = pixels(first, None, f"'{self.path}' (image 0)").shape
         return shape
 

@@ -186,6 +186,11 @@ class Copies:
             self._known[id(leaf)] = leaf, leaf.to(self.device)
         return self._known[id(leaf)][1]
 
+    def keep(self, tree: Tree) -> None:
+        """Let go of all copies but those of a tree's leaves."""
+        found = {id(leaf): self._known.get(id(leaf)) for leaf in tree.values()}
+        self._known = {key: copy for key, copy in found.items() if copy is not None}
+
 
 def lazily(tree: Tree) -> Tree:
     """Return a tree of lazy sums, wherever its tensors lie."""

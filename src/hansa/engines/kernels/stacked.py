@@ -161,6 +161,7 @@ class _Stack:
         self.stepper = Stepper(turn, self.own, memory, stacked=len(bundle))
         self.samples = Padded.of(cohort, bundle, device)
         self.x, self.y, self.w = cohort.x, cohort.y, cohort.w
+        self.copies.keep({})  # each is a part of a stack now
 
     def _stack(self, leaf: Callable[[Turn], Tensor]) -> Tensor:
         """Return a leaf of all clients; where they hold the very same, once."""
