@@ -669,7 +669,7 @@ MUTANTS = (
     Mutant(
         "a site is in sums of any number of clients",
         "engines/site_members.py",
-        "require(terms.threshold >= self.keys.fewest,",
+        "require(terms.least >= self.keys.fewest,",
         "require(True,",
         "tests/laws/test_sites_elsewhere.py -k insists",
     ),
@@ -851,15 +851,29 @@ MUTANTS = (
     Mutant(
         "a client opens sums of fewer than the threshold",
         "channels/masking.py",
-        "mine.masked and len(names) >= terms.threshold and",
-        "mine.masked and",
+        "require(len(names) >= terms.threshold,",
+        "require(True,",
         "tests/channels/test_masking.py",
+    ),
+    Mutant(
+        "a client that is said to have dropped out tells shares all the same",
+        "channels/masking.py",
+        "self.name in names and set(names)",
+        "set(names)",
+        "tests/channels/test_masking.py -k hides",
+    ),
+    Mutant(
+        "a client tells shares of those who masked by others than it did",
+        "channels/masking.py",
+        '            require_signed(self.registered[other], signed, terms.bound("masked",',
+        '            assert (self.registered[other], signed, terms.bound("masked",',
+        "tests/channels/test_masking.py -k hides",
     ),
     Mutant(
         "a client takes masking keys that nobody signed",
         "channels/masking.py",
-        "            require_signed(self.registered[other], signed,",
-        "            assert (self.registered[other], signed,",
+        '            require_signed(self.registered[other], signed, terms.bound("masking",',
+        '            assert (self.registered[other], signed, terms.bound("masking",',
         "tests/channels/test_masking.py",
     ),
     Mutant(

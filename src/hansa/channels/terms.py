@@ -23,6 +23,16 @@ class Terms:
         says = "A secure sum needs the answers of more than half of the clients that it asks, each of them once"
         require(fair, f"{says}. Got {needed} of {asked}.")
 
+    @property
+    def least(self) -> int:
+        """Return of how many clients the server can open a sum if it tells each of them of other survivors.
+
+        Whoever is to be left out of it, a threshold t of the n clients must have heard that it dropped out, and each of
+        them hears that at most n - t did: so at most (n - t) * n / t can be left out.
+        """
+        asked, needed = len(self.members), self.threshold
+        return asked - (asked - needed) * asked // needed
+
     def bound(self, *words: str) -> bytes:
         """Return bytes that stand for these terms and some words, and for nothing else."""
         text = json.dumps([self.name, self.members, self.threshold, words])

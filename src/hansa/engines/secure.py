@@ -197,7 +197,7 @@ class SumInRound:
         """Add a client's words; those of another layout are its failure."""
         try:
             with client_errors(client):
-                fixed.check(masked)
+                fixed.check(self.counter.check_masked(masked))
         except ClientFailed as error:
             server.refuse(client, error)
             return

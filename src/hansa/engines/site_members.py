@@ -59,8 +59,9 @@ class SiteMembers:
         says = f"This site has no key for secure sums, so client '{client}' cannot be in one"
         require(self.keys is not None, f"{says}: see 'hansa site key'.")
         assert self.keys is not None
-        says = f"A secure sum that {terms.threshold} clients open is of fewer than this site insists on"
-        require(terms.threshold >= self.keys.fewest, f"{says} ({self.keys.fewest}).")
+        says = f"A secure sum that {terms.threshold} of {len(terms.members)} clients open can be one of {terms.least}"
+        does = "visit more clients a round, or raise the channel's 'threshold'"
+        require(terms.least >= self.keys.fewest, f"{says}, and this site insists on {self.keys.fewest}: {does}.")
         return self._member(client)
 
     def _member(self, client: str) -> Member:
