@@ -25,16 +25,17 @@ from hansa.engines.drafts import Draft, open_answer
 from hansa.engines.errands import phase_message, sides_of
 from hansa.engines.far_session import FarSession
 from hansa.engines.flower import Flower
-from hansa.engines.letters import Answer, Letter, Superseded, Visit, Visited
+from hansa.engines.letters import Answer, Evaluation, Letter, Superseded, Visit, Visited
 from hansa.engines.secure import SecureSession
 from hansa.engines.session import PhaseContext
 from hansa.engines.site import Site
-from hansa.engines.site_members import SiteMembers, SumKeys
+from hansa.engines.site_members import SiteMembers, SumKeys, keys_of_sites
 from hansa.errors import HansaError, HansaWarning
 from hansa.io import wire
 from hansa.io.store import DiskStore, MemoryStore, Store
 from hansa.io.trust import Trust
-from hansa.models.dense import Linear
+from hansa.models.dense import MLP, Linear
+from hansa.models.latent import Latent
 from hansa.orchestrate.star import Star
 from hansa.running import loop
 from hansa.running.experiment import Experiment
@@ -334,6 +335,7 @@ ROWS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "twice": lambda rows: rows | {"client": torch.zeros_like(rows["client"])},
     "no place": lambda rows: {key: leaf for key, leaf in rows.items() if key != "client"},
     "one column less": lambda rows: {key: leaf for key, leaf in rows.items() if key != "loss"},
+    "an exhibit": lambda rows: rows | {"observed.more": rows["loss"]},
     "one column more": lambda rows: rows | {"more": rows["loss"]},
     "a wrong shape": lambda rows: rows | {"loss": rows["loss"][:, None]},
     "more samples": lambda rows: rows | {"samples": rows["samples"] * 1000},
@@ -409,7 +411,8 @@ ODD_MASKS: dict[str, tuple[int, Callable[[dict[str, Any]], dict[str, Any]], str]
     "no shares": (1, lambda tree: {key: tree[key] for key in ("key", "signature")}, "under 'shares'"),
     "other words": (2, lambda tree: tree | {"sums": tree["sums"][:, 1:]}, "must have words of the shapes"),
     "real words": (2, lambda tree: tree | {"sums": tree["sums"].double()}, "must have words of the shapes"),
-    "no words": (2, lambda tree: {}, "must have words of the shapes"),
+    "no words": (2, lambda tree: {"signature": tree["signature"]}, "must have words of the shapes"),
+    "no signature": (2, lambda tree: {key: tree[key] for key in ("steps", "sums")}, "64 bytes under 'signature'"),
 }
 
 
@@ -440,9 +443,10 @@ def test_no_upload_leaves_a_site_but_under_masks() -> None:
         return answer
 
     outcome(far(secure("scaffold", rounds=2), meddle=look)[0])
-    assert len(seen) == 14 and all(one == {"steps", "sums"} for one in seen)
+    assert len(seen) == 14 and all(one == {"steps", "sums", "signature"} for one in seen)
 
 
+@pytest.mark.filterwarnings("ignore::hansa.errors.HansaWarning")
 def test_a_site_insists_on_what_its_file_says() -> None:
     """On secure sums alone, of enough clients, whose keys it knows; and on a plan that does not change its mind."""
     made = secure("fedavg")
@@ -458,7 +462,8 @@ def test_a_site_insists_on_what_its_file_says() -> None:
     assert "sends uploads through secure sums alone" in why(
         lambda keys: replace(keys, only=True), replace(made, channel=None)
     )
-    assert "is of fewer than this site insists on (6)" in why(lambda keys: replace(keys, fewest=6))
+    why_few = why(lambda keys: replace(keys, fewest=6))
+    assert "that 5 of 7 clients open can be one of 5, and this site insists on 6: visit more clients" in why_few
     assert "No key is registered for client" in why(lambda keys: replace(keys, registered={}))
     assert "has no key for secure sums: see 'hansa site key'" in why(lambda keys: None)
     free = replace(experiment(ALGORITHMS["local"]), channel=SecureSum())
@@ -467,13 +472,40 @@ def test_a_site_insists_on_what_its_file_says() -> None:
     outcome(run)  # what uploads nothing needs no sum
 
 
+def test_a_site_that_insists_on_secure_sums_shows_no_means_of_classes_either() -> None:
+    """Which FLIC's clients tell for exhibits, of samples that they train on: a server may ask for evaluations alone."""
+    made = experiment(ALGORITHMS["flic-hl"], model=Latent(MLP((4,)), 4, 3))
+    run = PhaseRun(made, 0, MemoryStore(), None)
+    head, leaves = phase_message(sides_of(run.side), run.context.suite)
+    messages = [*leaves, wire.parts(run.algorithm.serve(run.task, run.server))]
+    asked = Evaluation(("c1",), (("",),), "test", False, False, len(leaves))
+    masked = head | {"sides": [head["sides"][0] | {"channel": "secure-sum"}]}
+
+    def shown(head: dict[str, Any], only: bool) -> tuple[str, set[str]]:
+        keys = replace(keys_of_sites({"here": made.federation.clients})["here"], only=only)
+        site = Site(made.federation.clients, MemoryStore(), keys=keys)
+        letter = Letter(time.time_ns() // 1000, 1, "digest", head, evaluations=(asked,))
+        answer, parts = letters.read_answer(site.answer(letters.write(letter, messages)))
+        rows = {key for part in parts for key in wire.unpack(part)[0]}
+        return answer.refused + answer.evaluations[0].error, {key for key in rows if key.startswith("observed.")}
+
+    assert shown(head, False) == ("", {"observed.latent.mean", "observed.latent.held"})
+    why, told = shown(head, True)
+    assert "sends uploads through secure sums alone" in why and not told
+    assert shown(masked, True) == ("", set())
+
+
 def test_a_sum_that_fewer_open_than_shares_of_noise_are_made_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     private = Private(FedAvg(LOCAL), epsilon=1.0, trust="distributed")
     made = replace(experiment(private, orchestration=Star(fraction=1.0), rounds=1), channel=SecureSum())
     outcome(far(made)[0])
     monkeypatch.setattr(SecureSession, "_needed", lambda self, task, clients: 4)  # a server that would see more
+    run, carrier = far(made)
+    for site in (carrier.inner.sites or {}).values():  # that do not insist on as many by themselves
+        assert site.members.keys is not None
+        site.members.keys = replace(site.members.keys, fewest=2)
     with pytest.raises(HansaError, match="noise is for sums that 5 open, and 4 could open this one"):
-        outcome(far(made)[0])
+        outcome(run)
 
 
 # ------------------------------------------------------------------------------------------------- what a site refuses

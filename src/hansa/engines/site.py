@@ -156,6 +156,7 @@ class Site:
                 self._counting_on(errands, {visit.client: visit.states})
                 require(visit.seed.isdecimal() and len(visit.seed) < 20, "A visit's seed must be a whole number.")
                 self._require_way(errands, visit)
+                self._require_sum(errands)
                 down = _message(trees, visit.down)
                 reply = errands.visit(visit.client, int(visit.seed), visit.round, down)
                 upload = self._upload(errands, visit, letter, trees, reply)
@@ -179,11 +180,17 @@ class Site:
         return wire.parts(member.mask(terms, inbox, words))
 
     def _require_way(self, errands: Errands, visit: Visit) -> None:
-        """Refuse to send what a secure sum hides in another way, and where the site insists, to send anything else."""
+        """Refuse to send what a secure sum hides in another way."""
         same = errands.summed == (visit.sum >= 0)
         require(
             same, "A phase's uploads all go through a secure sum, or none does: the server asks for something else."
         )
+
+    def _require_sum(self, errands: Errands) -> None:
+        """Refuse phases whose uploads go through no secure sum, where the site insists on it, evaluations as well.
+
+        What clients tell for exhibits is of their training samples, like an upload.
+        """
         keys, sends = self.members.keys, bool(errands.side.algorithm.uplink)
         open_ = errands.summed or not sends or keys is None or not keys.only
         require(open_, "This site sends uploads through secure sums alone: set channel = 'secure-sum' in the plan.")
@@ -201,6 +208,7 @@ class Site:
     def _evaluate(self, errands: Errands, asked: Evaluation, trees: Sequence[Tree]) -> tuple[Evaluated, list[Message]]:
         try:
             require(bool(asked.clients), "An evaluation must name clients.")
+            self._require_sum(errands)
             self._counting_on(errands, dict(zip(asked.clients, asked.states, strict=True)))
             head = {"clients": asked.clients, "split": asked.split, "start": asked.start, "public": asked.public}
             sent = [_message(trees, asked.served + place) for place in range(1 + asked.public)]
