@@ -870,6 +870,13 @@ MUTANTS = (
         "tests/channels/test_masking.py -k hides",
     ),
     Mutant(
+        "a site forgets at a restart which sums it has drawn secrets for",
+        "engines/site.py",
+        '"sum": self.members.since',
+        '"sum": -1',
+        "tests/laws/test_sites_elsewhere.py -k no_sum_twice",
+    ),
+    Mutant(
         "a client takes masking keys that nobody signed",
         "channels/masking.py",
         '            require_signed(self.registered[other], signed, terms.bound("masking",',

@@ -51,7 +51,7 @@ class Federation:
         self.cards = {name: sent(one.advertise()) for name, one in self.members.items()}
         self.fixed = FixedPoint(LAYOUT, UPLINK, count)
         self.numbers = {name: self.fixed.encode(upload(place)) for place, name in enumerate(self.members)}
-        self.terms = Terms("run/0/0", tuple(self.members), threshold)
+        self.terms = Terms("run/0/0", tuple(self.members), threshold, began=1)
         self.counter = Counter(self.terms)
         self.masked: dict[str, Tree] = {}
 
@@ -261,7 +261,7 @@ def swapped_share(one: Federation) -> None:
 
 
 def another_round(one: Federation) -> None:
-    later = replace(one.terms, name="run/0/1")
+    later = replace(one.terms, name="run/0/1", began=2)
     inbox = one.shared()["m0"]
     one.members["m0"].share(later, one.counter.cards(one.cards))
     one.members["m0"].mask(later, inbox, one.numbers["m0"])
@@ -277,6 +277,19 @@ def told_twice(one: Federation) -> None:
     one.mask(one.shared())
     for left in (5, 4):  # a second list of survivors would open the masks of somebody who is in the first
         told(one, "m0", [f"m{place}" for place in range(left)])
+
+
+def begun_again(one: Federation) -> None:
+    """With what others sealed the first time a client would tell shares of the other kind, of the same secrets."""
+    inboxes = one.shared()
+    one.mask(inboxes)
+    told(one, "m0", list(one.members))
+    one.members["m0"].share(one.terms, one.counter.cards(one.cards))
+
+
+def begun_before(one: Federation) -> None:
+    one.members["m0"].share(replace(one.terms, name="run/0/1", began=2), one.counter.cards(one.cards))
+    one.shared()
 
 
 def stranger(one: Federation) -> None:
@@ -304,6 +317,8 @@ def misshapen(one: Federation) -> None:
         (another_round, r"The keys of 'm1' are not signed"),
         (masked_twice, r"Client 'm0' has masked its numbers for the sum 'run/0/0' already"),
         (told_twice, r"Client 'm0' has no secrets of the sum 'run/0/0': it told them already"),
+        (begun_again, r"Client 'm0' has drawn secrets for the sum 'run/0/0' or a later one already"),
+        (begun_before, r"Client 'm0' has drawn secrets for the sum 'run/0/0' or a later one already"),
         (stranger, r"No key is registered for client 'm1'"),
         (too_few_rows, r"must have 4 rows of 32 bytes under 'key'"),
         (misshapen, r"must have 4 rows of 94 bytes under 'shares'"),
@@ -329,7 +344,7 @@ def test_two_trips_carry_a_sum_once_the_first_has_begun() -> None:
         trips += 1
         one.mask(inboxes)
         trips += 1
-        later = replace(one.terms, name=f"run/0/{number + 1}")
+        later = replace(one.terms, name=f"run/0/{number + 1}", began=number + 2)
         answered, cards, after = one.counter.survivors(), one.counter.cards(one.cards), Counter(later)
         replies = {
             name: (member.unmask(one.terms, answered), member.share(later, cards))

@@ -16,7 +16,9 @@ from law_examples import AtSites
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.private import Private
+from hansa.channels.masking import Counter
 from hansa.channels.secure_sum import SecureSum
+from hansa.channels.terms import Terms
 from hansa.data.federation import Client
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Answers, Carrier, Loopback, Sites
@@ -25,11 +27,11 @@ from hansa.engines.drafts import Draft, open_answer
 from hansa.engines.errands import phase_message, sides_of
 from hansa.engines.far_session import FarSession
 from hansa.engines.flower import Flower
-from hansa.engines.letters import Answer, Evaluation, Letter, Superseded, Visit, Visited
+from hansa.engines.letters import Answer, Evaluation, Letter, Masking, Superseded, Visit, Visited
 from hansa.engines.secure import SecureSession
 from hansa.engines.session import PhaseContext
 from hansa.engines.site import Site
-from hansa.engines.site_members import SiteMembers, SumKeys, keys_of_sites
+from hansa.engines.site_members import SiteMembers, SumKeys, card_tree, keys_of_sites
 from hansa.errors import HansaError, HansaWarning
 from hansa.io import wire
 from hansa.io.store import DiskStore, MemoryStore, Store
@@ -470,6 +472,28 @@ def test_a_site_insists_on_what_its_file_says() -> None:
     run, carrier = far(free, 1)
     carrier.inner.sites["site-0"].members.keys = replace(carrier.inner.sites["site-0"].members.keys, only=True)
     outcome(run)  # what uploads nothing needs no sum
+
+
+def test_a_site_draws_secrets_for_no_sum_twice_also_after_a_restart() -> None:
+    made, store = experiment(FedAvg(LOCAL), model=Linear()), MemoryStore()
+    clients = made.federation.clients
+    keys, lease = keys_of_sites({"here": clients})["here"], time.time_ns() // 1000
+    head, leaves = phase_message(sides_of(PhaseRun(made, 0, MemoryStore(), None).side), made.suite)
+
+    def shared(site: Site, number: int, began: int) -> str:
+        terms = Terms("one", tuple(clients), 5, began)
+        cards = Counter(terms).cards({name: card_tree(site.members.card(name)) for name in clients})
+        asked = (Masking("c1", "share", 0, len(leaves)),)
+        letter = Letter(lease, number, "digest", head, sums=(terms,), maskings=asked)
+        answer, _ = letters.read_answer(site.answer(letters.write(letter, [*leaves, wire.parts(cards)])))
+        assert not answer.refused
+        return answer.maskings[0].error
+
+    site = Site(clients, store, keys=keys)
+    assert shared(site, 1, 7) == "" and "has drawn secrets for the sum 'one' or a later one" in shared(site, 2, 7)
+    again = Site(clients, store, keys=keys)
+    assert "has drawn secrets" in shared(again, 3, 7) and "has drawn secrets" in shared(again, 4, 6)
+    assert shared(again, 5, 8) == ""
 
 
 def test_a_site_that_insists_on_secure_sums_shows_no_means_of_classes_either() -> None:

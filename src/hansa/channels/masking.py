@@ -74,11 +74,14 @@ class Secrets:
 class Member:
     """A client's side: it keeps its secrets, and trusts registered keys alone.
 
-    The key that others seal with follows from its registered one, so a client that starts again is the same one.
+    The key that others seal with follows from its registered one, so a client that starts again is the same one.  For
+    the same reason it draws secrets for no sum twice: what others sealed for the first one could be opened as if it
+    were of the second, and then shares of both kinds would be told.  `since` is when the latest sum began that it has
+    drawn secrets for.
     """
 
-    def __init__(self, name: str, identity: Ed25519PrivateKey, registered: Mapping[str, bytes]):
-        self.name, self.identity, self.registered = name, identity, registered
+    def __init__(self, name: str, identity: Ed25519PrivateKey, registered: Mapping[str, bytes], since: int = -1):
+        self.name, self.identity, self.registered, self.since = name, identity, registered, since
         self.sealing = derived(identity, _card(name, b""))
         self._sealing_of: dict[str, bytes] = {}  # others' sealing keys, whose signatures were checked
         self._sums: dict[Terms, Secrets] = {}
@@ -101,8 +104,10 @@ class Member:
     def share(self, terms: Terms, cards: Tree) -> Tree:
         """Draw the secrets of a sum; return the masking key, and shares of both secrets for the other members."""
         require(self.name in terms.members, f"Client '{self.name}' is not a member of the sum '{terms.name}'.")
-        require(terms not in self._sums, f"Client '{self.name}' has secrets of the sum '{terms.name}' already.")
+        says = f"Client '{self.name}' has drawn secrets for the sum '{terms.name}' or a later one already"
+        require(terms.began > self.since, f"{says}: it draws none twice.")
         self._take_cards(terms, cards)
+        self.since = terms.began
         mine = self._sums[terms] = Secrets(X25519PrivateKey.generate(), os.urandom(KEY))
         parts = [split(secret, terms.threshold, len(terms.members)) for secret in (mine.own, private(mine.masking))]
         shares = {other: own + key for other, own, key in zip(terms.members, *parts, strict=True)}

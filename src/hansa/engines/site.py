@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hansa.channels.terms import Terms
 from hansa.data.federation import Client, facts_of
@@ -61,7 +62,8 @@ class Site:
         tell: Callable[[str], None] = _aside,
     ):
         self.clients, self.store, self.target, self.inputs = clients, store, target, inputs or {}
-        self.members, self.trust, self.largest, self.tell = SiteMembers(keys), trust, largest, tell
+        self.members = SiteMembers(keys, self._note().get("sum", -1))
+        self.trust, self.largest, self.tell = trust, largest, tell
         self.phase = ""
         self.errands: Errands | None = None  # of that phase
         self.versions: dict[tuple[int, str], str] = {}  # by phase and client: the states that an errand is about
@@ -76,7 +78,7 @@ class Site:
                 return letters.write(self._hello(), [])
             self._admit(read)
             answer = letters.write(*self._answer(read, [wire.unpack(message)[0] for message in messages]))
-            self.store.commit({"lease": read.lease, "number": read.number})
+            self.store.commit({"lease": read.lease, "number": read.number, "sum": self.members.since})
             return answer
         except Exception as error:  # a defect here must not look like silence there
             return letters.write(Answer(refused=self._told(error)), [])
@@ -93,9 +95,13 @@ class Site:
             return sentence(PATHS.sub("'…'", str(error)))
         return f"{type(met).__name__}, of which the site's own log has the rest."
 
+    def _note(self) -> dict[str, Any]:
+        """Return the place of the last letter, and when the latest secure sum began that clients drew secrets for."""
+        return self.store.progress() or {"lease": 0, "number": 0}
+
     def _admit(self, letter: Letter) -> None:
         """Refuse the letters of servers that were followed by another, and those that came before."""
-        note = self.store.progress() or {"lease": 0, "number": 0}
+        note = self._note()
         late = letter.lease / 1e6 - time.time()
         require(late < AHEAD, f"The server's clock is {late:.0f} s ahead of this site's: set one of both.")
         newer = letter.lease >= note["lease"]
