@@ -362,6 +362,23 @@ def test_rows_that_no_client_could_have_made_are_not_counted(
     assert scores is not None and scores["client"].tolist() == [0, 2, 3, 5, 6]
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_a_site_tells_at_length_is_cut_short() -> None:
+    """It is kept in the run's record, and shown."""
+
+    def verbose(trip: int, site: str, answer: bytes) -> bytes:
+        if (trip, site) != (1, "site-1"):
+            return answer
+        head, messages = framing.unpacked(answer)
+        failed = [one | {"error": "no " * 10**6} for one in head["visits"]]
+        kept = messages[len(failed) :]  # rows of the evaluation at the start
+        return framing.packed(head | {"visits": failed}, [[one] for one in kept])
+
+    _, journal = outcome(far(experiment(FedAvg(LOCAL), orchestration=Star(fraction=1.0), rounds=1), meddle=verbose)[0])
+    assert all(100 < len(why) < 1000 for why in journal.records[0]["failed"].values())
+    assert sorted(journal.records[0]["failed"]) == ["c1", "c4"]
+
+
 def test_a_slow_site_misses_the_deadline() -> None:
     def slow(trip: int, site: str, answer: bytes) -> bytes:
         time.sleep(2.5 if (trip, site) == (1, "site-1") else 0.0)
