@@ -681,6 +681,27 @@ MUTANTS = (
         "tests/laws/test_sites_elsewhere.py -k insists",
     ),
     Mutant(
+        "a site that insists on secure sums evaluates whatever phase",
+        "engines/site.py",
+        "            self._require_sum(errands)\n            self._counting_on",
+        "            self._counting_on",
+        "tests/laws/test_sites_elsewhere.py -k means_of_classes",
+    ),
+    Mutant(
+        "clients of a secure sum tell means of their classes for exhibits",
+        "engines/evaluation.py",
+        " and not isinstance(side.algorithm, Summed)",
+        "",
+        "tests/laws/test_sites_elsewhere.py -k means_of_classes",
+    ),
+    Mutant(
+        "parts of several GPUs make one",
+        "engines/cluster.py",
+        "gpus * int(1 / self.gpus + 1e-9)",
+        "int(gpus / self.gpus + 1e-9)",
+        "tests/engines/test_cluster.py -k share_a_gpu",
+    ),
+    Mutant(
         "words under masks are added whatever their shape",
         "channels/fixed_point.py",
         "require(good == wanted,",
