@@ -68,7 +68,7 @@ class SiteMembers:
         require(self.keys is not None, f"{says}: see 'hansa site key'.")
         assert self.keys is not None
         says = f"A secure sum that {terms.threshold} of {len(terms.members)} clients open can be one of {terms.least}"
-        does = "visit more clients a round, or raise the channel's 'threshold'"
+        does = "visit more clients a round, or raise the channel's 'threshold' or 'fewest'"
         require(terms.least >= self.keys.fewest, f"{says}, and this site insists on {self.keys.fewest}: {does}.")
         return self._member(client)
 
