@@ -11,6 +11,7 @@ import torch
 
 from hansa.channels.fixed_point import FixedPoint, Words, added
 from hansa.channels.masking import Counter, Member, Terms
+from hansa.channels.secret_sharing import factors, joined
 from hansa.errors import HansaError
 from hansa.io import wire
 from hansa.payload import Role, Update
@@ -50,7 +51,7 @@ class Federation:
         self.cards = {name: sent(one.advertise()) for name, one in self.members.items()}
         self.fixed = FixedPoint(LAYOUT, UPLINK, count)
         self.numbers = {name: self.fixed.encode(upload(place)) for place, name in enumerate(self.members)}
-        self.terms = Terms("run/0/0", tuple(self.members), threshold)
+        self.terms = Terms("run/0/0", tuple(self.members), threshold, began=1)
         self.counter = Counter(self.terms)
         self.masked: dict[str, Tree] = {}
 
@@ -118,14 +119,18 @@ def chi_square(data: bytes) -> float:
     return float(((counts - len(data) / 256) ** 2).sum() / (len(data) / 256))
 
 
+def words_of(masked: Tree) -> list[torch.Tensor]:
+    return [leaf for key, leaf in masked.items() if key != "signature"]
+
+
 def test_a_single_payload_looks_uniform() -> None:
     one = Federation(4, 3)
     one.mask(one.shared())
     plain = {name: b"".join(words.tobytes() for words in numbers.values()) for name, numbers in one.numbers.items()}
     for name, masked in one.masked.items():
-        seen = b"".join(leaf.numpy().tobytes() for leaf in masked.values())
+        seen = b"".join(leaf.numpy().tobytes() for leaf in words_of(masked))
         assert chi_square(seen) < 255 + 6 * 22.6 < chi_square(plain[name]) / 10
-    first, again = (b"".join(leaf.numpy().tobytes() for leaf in one.masked[name].values()) for name in ("m0", "m1"))
+    first, again = (b"".join(leaf.numpy().tobytes() for leaf in words_of(one.masked[name])) for name in ("m0", "m1"))
     assert chi_square(bytes(a ^ b for a, b in zip(first, again, strict=True))) < 255 + 6 * 22.6
 
 
@@ -140,10 +145,78 @@ def test_below_the_threshold_nothing_is_opened() -> None:
     one.mask(one.shared(), lost=("m0", "m1"))
     with pytest.raises(HansaError, match=r"Only 4 of 6 clients answered, and 5 are needed to open their sum: nothing"):
         one.counter.survivors()
-    forced = {"there": torch.tensor([0, 0, 1, 1, 1, 1], dtype=torch.uint8)}
+    forced = marked(one, ("m2", "m3", "m4", "m5"))
     for name in ("m2", "m5"):
         with pytest.raises(HansaError, match=r"Only 4 clients answered, and 5 are needed: nothing of the sum"):
             one.members[name].unmask(one.terms, forced)
+
+
+def marked(one: Federation, names: Collection[str]) -> Tree:
+    return {"there": torch.tensor([name in names for name in one.members], dtype=torch.uint8)}
+
+
+def hiding(one: Federation, inbox: Tree, name: str, there: Collection[str]) -> Tree:
+    """What a client hears of those who shared secrets, from a server that hides the others."""
+    kept = [place for place, other in enumerate(other for other in one.members if other != name) if other in there]
+    return {key: leaf[kept] for key, leaf in inbox.items() if key != "there"} | marked(one, there)
+
+
+def told(one: Federation, teller: str, answered: Collection[str]) -> list[bytes]:
+    """The shares that a client tells a server which tells it that these answered."""
+    signed = torch.cat([one.masked[name]["signature"] for name in one.members if name in answered])
+    found = one.members[teller].unmask(one.terms, marked(one, answered) | {"signatures": signed})
+    return [bytes(row) for row in found["shares"].numpy()]
+
+
+def opened_of(one: Federation, some: Sequence[str], shares: dict[str, dict[str, list[bytes]]]) -> Words:
+    """The sum of some clients' numbers, by shares of everybody's secrets that different clients told."""
+    order = [*one.members]
+    server = Counter(one.terms)
+    server.offers = one.counter.offers
+    for name in some:
+        server.add(name, one.masked[name])
+    total = server.total
+    for row, name in enumerate(order):
+        by_place = {order.index(teller) + 1: rows[row] for teller, rows in shares[name].items()}
+        total = server._without(total, name, joined(by_place, factors([*by_place])))
+    return total
+
+
+def test_a_server_that_hides_clients_from_another_opens_nothing_of_it() -> None:
+    """It would need the masks of two clients alone, and have them drop out: nobody tells it shares of these."""
+    one = Federation(5, 3)
+    inboxes = one.shared()
+    inboxes["m0"] = hiding(one, inboxes["m0"], "m0", ("m0", "m3", "m4"))
+    one.mask(inboxes)
+    left = ("m0", "m1", "m2")
+    with pytest.raises(HansaError, match="The keys of 'm0' are not signed"):
+        told(one, "m1", left)
+    with pytest.raises(HansaError, match="Client 'm3' opens no sum but of its own numbers and of those who shared"):
+        told(one, "m3", left)
+    with pytest.raises(HansaError, match="Client 'm0' opens no sum but of its own numbers and of those who shared"):
+        told(one, "m0", left)
+
+
+def test_a_server_that_lies_about_who_answered_opens_a_sum_of_no_fewer_than_it_is_said() -> None:
+    """Three of five are left out, each by three who heard that it dropped out; nobody is left to leave out a fourth."""
+    one = Federation(5, 3)
+    one.mask(one.shared())
+    dropped = {"m0": ("m2", "m3"), "m1": ("m3", "m4"), "m2": ("m3", "m4"), "m3": ("m2", "m4"), "m4": ("m2", "m3")}
+    rows = {
+        name: told(one, name, [other for other in one.members if other not in out]) for name, out in dropped.items()
+    }
+    keys = {name: {teller: rows[teller] for teller, out in dropped.items() if name in out} for name in one.members}
+    own = {name: {teller: rows[teller] for teller, out in dropped.items() if name not in out} for name in one.members}
+    shares = {name: own[name] if name in ("m0", "m1") else keys[name] for name in one.members}
+    assert same(opened_of(one, ("m0", "m1"), shares), one.total(("m0", "m1")))
+    assert one.terms.least == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "needed", "least"), [(3, 3, 3), (4, 3, 3), (5, 3, 2), (6, 4, 3), (10, 7, 6), (9, 9, 9)]
+)
+def test_how_few_a_lying_server_can_open(asked: int, needed: int, least: int) -> None:
+    assert Terms("run", tuple(f"m{place}" for place in range(asked)), needed).least == least
 
 
 def test_with_a_share_too_few_nothing_is_opened() -> None:
@@ -188,7 +261,7 @@ def swapped_share(one: Federation) -> None:
 
 
 def another_round(one: Federation) -> None:
-    later = replace(one.terms, name="run/0/1")
+    later = replace(one.terms, name="run/0/1", began=2)
     inbox = one.shared()["m0"]
     one.members["m0"].share(later, one.counter.cards(one.cards))
     one.members["m0"].mask(later, inbox, one.numbers["m0"])
@@ -203,8 +276,20 @@ def masked_twice(one: Federation) -> None:
 def told_twice(one: Federation) -> None:
     one.mask(one.shared())
     for left in (5, 4):  # a second list of survivors would open the masks of somebody who is in the first
-        there = torch.tensor([place < left for place in range(5)], dtype=torch.uint8)
-        one.members["m0"].unmask(one.terms, {"there": there})
+        told(one, "m0", [f"m{place}" for place in range(left)])
+
+
+def begun_again(one: Federation) -> None:
+    """With what others sealed the first time a client would tell shares of the other kind, of the same secrets."""
+    inboxes = one.shared()
+    one.mask(inboxes)
+    told(one, "m0", list(one.members))
+    one.members["m0"].share(one.terms, one.counter.cards(one.cards))
+
+
+def begun_before(one: Federation) -> None:
+    one.members["m0"].share(replace(one.terms, name="run/0/1", began=2), one.counter.cards(one.cards))
+    one.shared()
 
 
 def stranger(one: Federation) -> None:
@@ -232,6 +317,8 @@ def misshapen(one: Federation) -> None:
         (another_round, r"The keys of 'm1' are not signed"),
         (masked_twice, r"Client 'm0' has masked its numbers for the sum 'run/0/0' already"),
         (told_twice, r"Client 'm0' has no secrets of the sum 'run/0/0': it told them already"),
+        (begun_again, r"Client 'm0' has drawn secrets for the sum 'run/0/0' or a later one already"),
+        (begun_before, r"Client 'm0' has drawn secrets for the sum 'run/0/0' or a later one already"),
         (stranger, r"No key is registered for client 'm1'"),
         (too_few_rows, r"must have 4 rows of 32 bytes under 'key'"),
         (misshapen, r"must have 4 rows of 94 bytes under 'shares'"),
@@ -257,7 +344,7 @@ def test_two_trips_carry_a_sum_once_the_first_has_begun() -> None:
         trips += 1
         one.mask(inboxes)
         trips += 1
-        later = replace(one.terms, name=f"run/0/{number + 1}")
+        later = replace(one.terms, name=f"run/0/{number + 1}", began=number + 2)
         answered, cards, after = one.counter.survivors(), one.counter.cards(one.cards), Counter(later)
         replies = {
             name: (member.unmask(one.terms, answered), member.share(later, cards))

@@ -98,6 +98,9 @@ def test_more_than_there_is_room_for_is_refused(near: NearRay, engine: Ray, says
 def test_two_workers_share_a_gpu(near: NearRay) -> None:
     near.machines = [{"CPU": 8.0, "GPU": 1.0}, {"CPU": 1.0, "GPU": 4.0}]
     assert Ray(gpus=0.5).room() == 2 + 1 and Ray(gpus=1).room() == 1 + 1 and Ray().room() == 9
+    near.machines = [{"CPU": 8.0, "GPU": 2.0}]
+    assert Ray(gpus=0.4).room() == 2 + 2  # as no GPU has three times 0.4 of itself, nor do two have five times
+    assert Ray(gpus=2).room() == 1 and Ray(gpus=3).room() == 0 and Ray(gpus=0.1).room() == 8
     assert Ray(gpus=0.5).choice(None)["device"] == "cuda"  # type: ignore[arg-type]
 
 

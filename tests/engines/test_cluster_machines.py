@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -27,17 +28,35 @@ from hansa.running.phase_run import PhaseRun
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module")
-def machines() -> Iterator[Any]:
-    """Two machines of one processor each; Ray's own processes need not outlive the tests."""
+@contextmanager
+def cluster_of(*nodes: dict[str, int]) -> Iterator[Any]:
+    """A cluster of some machines; its processes need not outlive a test, nor may the next one belong to it."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    made.add_node(num_cpus=1)
-    yield made
-    ray.shutdown()
-    made.shutdown()
+    made = Cluster(initialize_head=True, head_node_args={**nodes[0], "include_dashboard": False})
+    for node in nodes[1:]:
+        made.add_node(**node)
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture
+def machines() -> Iterator[Any]:
+    """Two machines of one processor each."""
+    with cluster_of({"num_cpus": 1}, {"num_cpus": 1}) as made:
+        yield made
+
+
+@pytest.fixture
+def counted_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two machines of GPUs that Ray counts and hands out, whether they are there or not: visits train beside them."""
+    monkeypatch.setattr(Ray, "trains_on", "cpu")
+    with cluster_of({"num_cpus": 6, "num_gpus": 2}, {"num_cpus": 1, "num_gpus": 1}) as made:
+        yield made
 
 
 def where(worker: Any) -> tuple[int, str]:
@@ -81,6 +100,45 @@ def assert_one_is_lost(run: PhaseRun, session: ProcessSession) -> None:
     record = run_round(run, session)
     assert len(record["failed"]) == 1 and record["clients"] == len(SIZES) - 1
     assert "on its Ray machine" in str(record["failed"])
+
+
+def told(session: ProcessSession) -> list[tuple[str, str]]:
+    """The machine of every actor, and the GPUs that it may see."""
+    import ray
+
+    def look(_: object) -> tuple[str, str]:
+        import os
+
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+    return ray.get([worker.connection.actor.__ray_call__.remote(look) for worker in session.workers])
+
+
+def test_actors_ask_for_their_part_of_a_gpu_and_each_is_told_which(counted_gpus: Any) -> None:
+    """Two share each GPU where there are processors for them; results are the serial engine's, and a killed actor's
+    part is another's.  That they train there takes a GPU: the next test.
+    """
+    head, other = counted_gpus.head_node.node_id, next(iter(counted_gpus.worker_nodes)).node_id
+    engine = Ray(address=counted_gpus.address, gpus=0.4)
+    run = opened(FedAvg(LOCAL), federation(), orchestration=Star(fraction=1.0))
+    with engine.open(run.context) as session:
+        assert isinstance(session, ProcessSession)
+        shares = [(head, "0")] * 2 + [(head, "1")] * 2 + [(other, "0")]
+        assert sorted(told(session)) == sorted(shares)
+        os.kill(where(session.workers[0])[0], signal.SIGKILL)
+        assert_one_is_lost(run, session)
+        assert sorted(told(session)) == sorted(shares)
+    assert_same(ran(FedAvg(LOCAL), Serial(1), rounds=2), ran(FedAvg(LOCAL), engine, rounds=2), 0.0)
+    with Ray(address=counted_gpus.address, gpus=1).open(run.context) as session:
+        assert sorted(told(session)) == sorted([(head, "0"), (head, "1"), (other, "0")])
+    with Ray(address=counted_gpus.address, gpus=2).open(run.context) as session:
+        assert told(session) in ([(head, "0,1")], [(head, "1,0")])
+    with pytest.raises(
+        HansaError, match=r"cannot hold 6 workers of 0\.4 GPUs each, as there are 7 processors and 3 GP"
+    ):
+        ran(FedAvg(LOCAL), Ray(6, address=counted_gpus.address, gpus=0.4))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -16,7 +16,9 @@ from law_examples import AtSites
 
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.private import Private
+from hansa.channels.masking import Counter
 from hansa.channels.secure_sum import SecureSum
+from hansa.channels.terms import Terms
 from hansa.data.federation import Client
 from hansa.engines import framing, letters
 from hansa.engines.carriers import Answers, Carrier, Loopback, Sites
@@ -25,16 +27,17 @@ from hansa.engines.drafts import Draft, open_answer
 from hansa.engines.errands import phase_message, sides_of
 from hansa.engines.far_session import FarSession
 from hansa.engines.flower import Flower
-from hansa.engines.letters import Answer, Letter, Superseded, Visit, Visited
+from hansa.engines.letters import Answer, Evaluation, Letter, Masking, Superseded, Visit, Visited
 from hansa.engines.secure import SecureSession
 from hansa.engines.session import PhaseContext
 from hansa.engines.site import Site
-from hansa.engines.site_members import SiteMembers, SumKeys
+from hansa.engines.site_members import SiteMembers, SumKeys, card_tree, keys_of_sites
 from hansa.errors import HansaError, HansaWarning
 from hansa.io import wire
 from hansa.io.store import DiskStore, MemoryStore, Store
 from hansa.io.trust import Trust
-from hansa.models.dense import Linear
+from hansa.models.dense import MLP, Linear
+from hansa.models.latent import Latent
 from hansa.orchestrate.star import Star
 from hansa.running import loop
 from hansa.running.experiment import Experiment
@@ -334,6 +337,7 @@ ROWS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "twice": lambda rows: rows | {"client": torch.zeros_like(rows["client"])},
     "no place": lambda rows: {key: leaf for key, leaf in rows.items() if key != "client"},
     "one column less": lambda rows: {key: leaf for key, leaf in rows.items() if key != "loss"},
+    "an exhibit": lambda rows: rows | {"observed.more": rows["loss"]},
     "one column more": lambda rows: rows | {"more": rows["loss"]},
     "a wrong shape": lambda rows: rows | {"loss": rows["loss"][:, None]},
     "more samples": lambda rows: rows | {"samples": rows["samples"] * 1000},
@@ -356,6 +360,23 @@ def test_rows_that_no_client_could_have_made_are_not_counted(
         stage, _ = outcome(run)
     scores = stage.store.get("0/scores/1")
     assert scores is not None and scores["client"].tolist() == [0, 2, 3, 5, 6]
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_a_site_tells_at_length_is_cut_short() -> None:
+    """It is kept in the run's record, and shown."""
+
+    def verbose(trip: int, site: str, answer: bytes) -> bytes:
+        if (trip, site) != (1, "site-1"):
+            return answer
+        head, messages = framing.unpacked(answer)
+        failed = [one | {"error": "no " * 10**6} for one in head["visits"]]
+        kept = messages[len(failed) :]  # rows of the evaluation at the start
+        return framing.packed(head | {"visits": failed}, [[one] for one in kept])
+
+    _, journal = outcome(far(experiment(FedAvg(LOCAL), orchestration=Star(fraction=1.0), rounds=1), meddle=verbose)[0])
+    assert all(100 < len(why) < 1000 for why in journal.records[0]["failed"].values())
+    assert sorted(journal.records[0]["failed"]) == ["c1", "c4"]
 
 
 def test_a_slow_site_misses_the_deadline() -> None:
@@ -409,7 +430,8 @@ ODD_MASKS: dict[str, tuple[int, Callable[[dict[str, Any]], dict[str, Any]], str]
     "no shares": (1, lambda tree: {key: tree[key] for key in ("key", "signature")}, "under 'shares'"),
     "other words": (2, lambda tree: tree | {"sums": tree["sums"][:, 1:]}, "must have words of the shapes"),
     "real words": (2, lambda tree: tree | {"sums": tree["sums"].double()}, "must have words of the shapes"),
-    "no words": (2, lambda tree: {}, "must have words of the shapes"),
+    "no words": (2, lambda tree: {"signature": tree["signature"]}, "must have words of the shapes"),
+    "no signature": (2, lambda tree: {key: tree[key] for key in ("steps", "sums")}, "64 bytes under 'signature'"),
 }
 
 
@@ -440,9 +462,10 @@ def test_no_upload_leaves_a_site_but_under_masks() -> None:
         return answer
 
     outcome(far(secure("scaffold", rounds=2), meddle=look)[0])
-    assert len(seen) == 14 and all(one == {"steps", "sums"} for one in seen)
+    assert len(seen) == 14 and all(one == {"steps", "sums", "signature"} for one in seen)
 
 
+@pytest.mark.filterwarnings("ignore::hansa.errors.HansaWarning")
 def test_a_site_insists_on_what_its_file_says() -> None:
     """On secure sums alone, of enough clients, whose keys it knows; and on a plan that does not change its mind."""
     made = secure("fedavg")
@@ -458,7 +481,8 @@ def test_a_site_insists_on_what_its_file_says() -> None:
     assert "sends uploads through secure sums alone" in why(
         lambda keys: replace(keys, only=True), replace(made, channel=None)
     )
-    assert "is of fewer than this site insists on (6)" in why(lambda keys: replace(keys, fewest=6))
+    why_few = why(lambda keys: replace(keys, fewest=6))
+    assert "that 5 of 7 clients open can be one of 5, and this site insists on 6: visit more clients" in why_few
     assert "No key is registered for client" in why(lambda keys: replace(keys, registered={}))
     assert "has no key for secure sums: see 'hansa site key'" in why(lambda keys: None)
     free = replace(experiment(ALGORITHMS["local"]), channel=SecureSum())
@@ -467,13 +491,62 @@ def test_a_site_insists_on_what_its_file_says() -> None:
     outcome(run)  # what uploads nothing needs no sum
 
 
+def test_a_site_draws_secrets_for_no_sum_twice_also_after_a_restart() -> None:
+    made, store = experiment(FedAvg(LOCAL), model=Linear()), MemoryStore()
+    clients = made.federation.clients
+    keys, lease = keys_of_sites({"here": clients})["here"], time.time_ns() // 1000
+    head, leaves = phase_message(sides_of(PhaseRun(made, 0, MemoryStore(), None).side), made.suite)
+
+    def shared(site: Site, number: int, began: int) -> str:
+        terms = Terms("one", tuple(clients), 5, began)
+        cards = Counter(terms).cards({name: card_tree(site.members.card(name)) for name in clients})
+        asked = (Masking("c1", "share", 0, len(leaves)),)
+        letter = Letter(lease, number, "digest", head, sums=(terms,), maskings=asked)
+        answer, _ = letters.read_answer(site.answer(letters.write(letter, [*leaves, wire.parts(cards)])))
+        assert not answer.refused
+        return answer.maskings[0].error
+
+    site = Site(clients, store, keys=keys)
+    assert shared(site, 1, 7) == "" and "has drawn secrets for the sum 'one' or a later one" in shared(site, 2, 7)
+    again = Site(clients, store, keys=keys)
+    assert "has drawn secrets" in shared(again, 3, 7) and "has drawn secrets" in shared(again, 4, 6)
+    assert shared(again, 5, 8) == ""
+
+
+def test_a_site_that_insists_on_secure_sums_shows_no_means_of_classes_either() -> None:
+    """Which FLIC's clients tell for exhibits, of samples that they train on: a server may ask for evaluations alone."""
+    made = experiment(ALGORITHMS["flic-hl"], model=Latent(MLP((4,)), 4, 3))
+    run = PhaseRun(made, 0, MemoryStore(), None)
+    head, leaves = phase_message(sides_of(run.side), run.context.suite)
+    messages = [*leaves, wire.parts(run.algorithm.serve(run.task, run.server))]
+    asked = Evaluation(("c1",), (("",),), "test", False, False, len(leaves))
+    masked = head | {"sides": [head["sides"][0] | {"channel": "secure-sum"}]}
+
+    def shown(head: dict[str, Any], only: bool) -> tuple[str, set[str]]:
+        keys = replace(keys_of_sites({"here": made.federation.clients})["here"], only=only)
+        site = Site(made.federation.clients, MemoryStore(), keys=keys)
+        letter = Letter(time.time_ns() // 1000, 1, "digest", head, evaluations=(asked,))
+        answer, parts = letters.read_answer(site.answer(letters.write(letter, messages)))
+        rows = {key for part in parts for key in wire.unpack(part)[0]}
+        return answer.refused + answer.evaluations[0].error, {key for key in rows if key.startswith("observed.")}
+
+    assert shown(head, False) == ("", {"observed.latent.mean", "observed.latent.held"})
+    why, told = shown(head, True)
+    assert "sends uploads through secure sums alone" in why and not told
+    assert shown(masked, True) == ("", set())
+
+
 def test_a_sum_that_fewer_open_than_shares_of_noise_are_made_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     private = Private(FedAvg(LOCAL), epsilon=1.0, trust="distributed")
     made = replace(experiment(private, orchestration=Star(fraction=1.0), rounds=1), channel=SecureSum())
     outcome(far(made)[0])
     monkeypatch.setattr(SecureSession, "_needed", lambda self, task, clients: 4)  # a server that would see more
+    run, carrier = far(made)
+    for site in (carrier.inner.sites or {}).values():  # that do not insist on as many by themselves
+        assert site.members.keys is not None
+        site.members.keys = replace(site.members.keys, fewest=2)
     with pytest.raises(HansaError, match="noise is for sums that 5 open, and 4 could open this one"):
-        outcome(far(made)[0])
+        outcome(run)
 
 
 # ------------------------------------------------------------------------------------------------- what a site refuses

@@ -9,22 +9,27 @@ The phases are functions of messages, so that whatever carries messages can carr
 
     advertise  client → its sealing key, signed by its registered key   (once, when it joins a federation)
     share      client ← everybody's sealing keys;   → its masking key, signed, and a sealed share for everybody else
-    mask       client ← everybody's masking keys, and the shares sealed for it;   → its numbers under masks
-    unmask     client ← who answered;   → a share of everybody: of its own stream's key, or of its masking key
+    mask       client ← everybody's masking keys, and the shares sealed for it;   → its numbers under masks, and its
+               signature on whose masks these are
+    unmask     client ← who answered, and their signatures;   → a share of everybody: of its own stream's key, or of its
+               masking key
 
 Neither `unmask` of one sum nor `share` of the next needs an answer to the other, so both ride on one message: two trips
 a sum, and one more before the first.
 
 A client tells a share of one kind of each other client and once, and the threshold is more than half of those who were
 asked.  So a server that lies about who answered cannot open both kinds, unless as many clients help it as twice the
-threshold exceeds those who were asked.  It can spoil a sum, not see into it.
+threshold exceeds those who were asked.  Nor does it help to tell a client that few others share secrets with it, and
+then to let these drop out: clients tell shares only where all who answered signed the masks that they know of.  A
+server that tells every client of other survivors may open the sum of fewer than the threshold, but of no fewer than
+`Terms.least`.  It can spoil a sum, not see into it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,17 +68,20 @@ class Secrets:
     masking: X25519PrivateKey
     own: bytes  # the key of the stream that it adds by itself
     held: dict[str, bytes] = field(default_factory=dict)  # by client: a share of both kinds
-    masked: bool = False
+    there: tuple[str, ...] = ()  # whose masks are on the client's numbers; empty before it masked them
 
 
 class Member:
     """A client's side: it keeps its secrets, and trusts registered keys alone.
 
-    The key that others seal with follows from its registered one, so a client that starts again is the same one.
+    The key that others seal with follows from its registered one, so a client that starts again is the same one.  For
+    the same reason it draws secrets for no sum twice: what others sealed for the first one could be opened as if it
+    were of the second, and then shares of both kinds would be told.  `since` is when the latest sum began that it has
+    drawn secrets for.
     """
 
-    def __init__(self, name: str, identity: Ed25519PrivateKey, registered: Mapping[str, bytes]):
-        self.name, self.identity, self.registered = name, identity, registered
+    def __init__(self, name: str, identity: Ed25519PrivateKey, registered: Mapping[str, bytes], since: int = -1):
+        self.name, self.identity, self.registered, self.since = name, identity, registered, since
         self.sealing = derived(identity, _card(name, b""))
         self._sealing_of: dict[str, bytes] = {}  # others' sealing keys, whose signatures were checked
         self._sums: dict[Terms, Secrets] = {}
@@ -96,8 +104,10 @@ class Member:
     def share(self, terms: Terms, cards: Tree) -> Tree:
         """Draw the secrets of a sum; return the masking key, and shares of both secrets for the other members."""
         require(self.name in terms.members, f"Client '{self.name}' is not a member of the sum '{terms.name}'.")
-        require(terms not in self._sums, f"Client '{self.name}' has secrets of the sum '{terms.name}' already.")
+        says = f"Client '{self.name}' has drawn secrets for the sum '{terms.name}' or a later one already"
+        require(terms.began > self.since, f"{says}: it draws none twice.")
         self._take_cards(terms, cards)
+        self.since = terms.began
         mine = self._sums[terms] = Secrets(X25519PrivateKey.generate(), os.urandom(KEY))
         parts = [split(secret, terms.threshold, len(terms.members)) for secret in (mine.own, private(mine.masking))]
         shares = {other: own + key for other, own, key in zip(terms.members, *parts, strict=True)}
@@ -121,9 +131,12 @@ class Member:
         return agreed(self.sealing, self._sealing_of[other], terms.bound("seal"))
 
     def mask(self, terms: Terms, inbox: Tree, numbers: Words) -> Tree:
-        """Return numbers under the masks of all who shared secrets; with fewer than the threshold nothing."""
+        """Return numbers under the masks of all who shared secrets, and a signature on who these are.
+
+        With fewer than the threshold nothing.
+        """
         mine = self._secrets(terms)
-        require(not mine.masked, f"Client '{self.name}' has masked its numbers for the sum '{terms.name}' already.")
+        require(not mine.there, f"Client '{self.name}' has masked its numbers for the sum '{terms.name}' already.")
         there = _there(terms, inbox)
         enough = self.name in there and len(there) >= terms.threshold
         require(enough, f"Only {len(there)} clients shared secrets, and {terms.threshold} are needed: nothing is sent.")
@@ -137,15 +150,24 @@ class Member:
             mine.held[other] = unsealed(self._seal(terms, other), share, about, other)
             pair = _stream(agreed(mine.masking, key, terms.bound("mask")), numbers)
             total = _add(total, pair if _adds(terms, self.name, other) else _negated(pair))
-        mine.masked = True
-        return {name: torch.from_numpy(words.view(np.int64)) for name, words in total.items()}
+        mine.there = tuple(there)
+        masked = {name: torch.from_numpy(words.view(np.int64)) for name, words in total.items()}
+        return masked | {"signature": _bytes([self.identity.sign(terms.bound("masked", self.name, *there))])}
 
     def unmask(self, terms: Terms, answered: Tree) -> Tree:
-        """Return a share of everybody who shared secrets, and forget the sum; with too few answers nothing."""
+        """Return a share of everybody who shared secrets, and forget the sum.
+
+        Nothing with too few answers, without this client's own, or where one that answered masked by others than this
+        client did: a server that told it so might take off all masks of that one alone.
+        """
         mine, names = self._secrets(terms), _there(terms, answered)
-        enough = mine.masked and len(names) >= terms.threshold and set(names) <= mine.held.keys()
         says = f"Only {len(names)} clients answered, and {terms.threshold} are needed"
-        require(enough, f"{says}: nothing of the sum '{terms.name}' is opened.")
+        require(len(names) >= terms.threshold, f"{says}: nothing of the sum '{terms.name}' is opened.")
+        known = self.name in names and set(names) <= set(mine.there)
+        says = f"Client '{self.name}' opens no sum but of its own numbers and of those who shared secrets with it"
+        require(known, f"{says}: nothing of the sum '{terms.name}' is opened.")
+        for other, signed in zip(names, _rows(answered, "signatures", SIGNATURE, len(names)), strict=True):
+            require_signed(self.registered[other], signed, terms.bound("masked", other, *mine.there), other)
         del self._sums[terms]
         held = [(other, mine.held[other]) for other in terms.members if other in mine.held]
         return {"shares": _bytes([both[:SHARE] if other in names else both[SHARE:] for other, both in held])}
@@ -162,8 +184,13 @@ class Counter:
     def __init__(self, terms: Terms):
         self.terms = terms
         self.offers: Mapping[str, Tree] = {}
-        self.answered: set[str] = set()
+        self.signed: dict[str, Tensor] = {}  # by client that answered: its signature on whose masks it added
         self.total: Words = {}
+
+    @property
+    def answered(self) -> Collection[str]:
+        """Those whose numbers are in the sum."""
+        return self.signed.keys()
 
     def check_offer(self, offer: Tree) -> None:
         """Refuse an offer that the others could not read."""
@@ -193,21 +220,30 @@ class Counter:
             found[name] = keys | {"shares": torch.stack(shares), "there": there}
         return found
 
-    def _marked(self, names: Mapping[str, object] | set[str]) -> Tensor:
+    def _marked(self, names: Collection[str]) -> Tensor:
         return torch.tensor([name in names for name in self.terms.members], dtype=torch.uint8)
+
+    def check_masked(self, masked: Tree) -> Tree:
+        """Return the words of a client's numbers, once there is a signature beside them."""
+        _rows(masked, "signature", SIGNATURE)
+        return {key: leaf for key, leaf in masked.items() if key != "signature"}
 
     def add(self, name: str, masked: Tree) -> None:
         """Add a client's numbers."""
-        words = {key: leaf.numpy().view(np.uint64) for key, leaf in masked.items()}
+        words = {key: leaf.numpy().view(np.uint64) for key, leaf in self.check_masked(masked).items()}
         self.total = _add(self.total, words) if self.total else words
-        self.answered.add(name)
+        self.signed[name] = masked["signature"]
 
     def survivors(self) -> Tree:
-        """Return who answered, for everybody who did; where these are too few, the sum stays closed for good."""
+        """Return who answered and their signatures, for everybody who did.
+
+        Where these are too few, the sum stays closed for good.
+        """
         answered, needed = len(self.answered), self.terms.threshold
         says = f"Only {answered} of {len(self.terms.members)} clients answered, and {needed} are needed"
         require(answered >= needed, f"{says} to open their sum: nothing was opened.")
-        return {"there": self._marked(self.answered)}
+        signed = torch.cat([self.signed[name] for name in self.terms.members if name in self.signed])
+        return {"there": self._marked(self.answered), "signatures": signed}
 
     def opened(self, told: Mapping[str, Tree]) -> Words:
         """Return the sum of the numbers of all who answered, from the shares that a threshold of them told."""

@@ -102,8 +102,11 @@ class Ray:
         return sum(self._on(resources) for resources in _machines())
 
     def _on(self, resources: Resources) -> int:
-        processors = int(resources.get("CPU", 0))
-        return min(processors, int(resources.get("GPU", 0) / self.gpus + 1e-9)) if self.gpus else processors
+        """Return how many actors a machine can hold; a part of a GPU is always a part of one."""
+        processors, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+        if not self.gpus:
+            return processors
+        return min(processors, gpus * int(1 / self.gpus + 1e-9) if self.gpus < 1 else gpus // int(self.gpus))
 
 
 def _port(address: str) -> tuple[str, int] | None:

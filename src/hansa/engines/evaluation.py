@@ -15,6 +15,7 @@ from hansa.engines.kernels.cohort import groups
 from hansa.lazy import Tensor, nn, torch
 from hansa.metrics.suite import OBSERVED, accuracy_inside, outputs, require_alike, rows_of
 from hansa.task import ClientData, Task, only
+from hansa.training.carried import Summed
 from hansa.training.layers import plain
 from hansa.training.wrappers import has_own
 from hansa.tree import Tree
@@ -104,12 +105,18 @@ def _rows(side: ClientSide, request: EvaluationRequest, found: Sequence[Deployed
     y = nn.utils.rnn.pad_sequence([one.data.y for one in found], batch_first=True)
     rows = rows_of(request.suite, out, y, there)
     rows["client"] = torch.tensor([one.place for one in found])
-    observes = not request.start or side.algorithm.observes_start(side.task)
-    if request.split == "test" and observes and has_own(side.algorithm, "observe"):
+    if observed_in(side, request):
         rows |= _observed(side, found)
     if request.public is not None:
         rows |= _inside_and_outside(side, forward, request.public, found)
     return rows
+
+
+def observed_in(side: ClientSide, request: EvaluationRequest) -> bool:
+    """Tell whether clients tell more than metrics: never where their uploads are for a secure sum alone."""
+    asked = request.split == "test" and not isinstance(side.algorithm, Summed)
+    shows = not request.start or side.algorithm.observes_start(side.task)
+    return asked and shows and has_own(side.algorithm, "observe")
 
 
 def _observed(side: ClientSide, found: Sequence[Deployed]) -> Tree:

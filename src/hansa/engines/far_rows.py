@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hansa.data.federation import samples_of
+from hansa.engines.evaluation import observed_in
 from hansa.engines.session import EvaluationRequest, PhaseContext
 from hansa.errors import require
 from hansa.io import wire
@@ -25,6 +26,8 @@ def checked_rows(context: PhaseContext, request: EvaluationRequest, places: Sequ
     layout = {**_layout(context, request), "client": clients[:1]}
     plain = {key: leaf for key, leaf in rows.items() if not key.startswith(OBSERVED)}
     require(plain.keys() == layout.keys(), f"Its rows must have the columns {sorted(layout)}. Got {sorted(plain)}.")
+    shows = plain.keys() == rows.keys() or observed_in(context.side, request)
+    require(shows, "Its rows tell more than metrics, which it was not asked for.")
     for key, leaf in rows.items():
         like = layout.get(key, leaf)
         shape = like.shape if is_sum(key) else (len(clients), *like.shape[1:])

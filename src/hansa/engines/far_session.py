@@ -330,7 +330,7 @@ class FarSession(Counted):
     def _take_rows(self, site: str, draft: Draft, opened: Opened) -> None:
         """Take in the rows of a letter's evaluations; a warning tells whom a site did not evaluate."""
         for number, (asked, places) in enumerate(draft.evaluations):
-            why = opened.why or opened.answer.evaluations[number].error
+            why = letters.sentence(opened.why or opened.answer.evaluations[number].error)
             try:
                 require(not why, why)
                 found = [checked_rows(self.context, asked.request, places, part) for part in opened.rows[number]]
@@ -343,8 +343,8 @@ class FarSession(Counted):
 
 
 def _words(client: str, error: str) -> str:
-    """Return why a site could not use a client, whom this side names by itself."""
-    return error.removeprefix(f"Client '{client}': ")
+    """Return why a site could not use a client, whom this side names by itself; no more than a site may tell."""
+    return letters.sentence(error.removeprefix(f"Client '{client}': "))
 
 
 def _told(site: str, opened: Opened, place: int, client: str) -> Tree | ClientFailed:

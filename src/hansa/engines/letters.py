@@ -17,7 +17,7 @@ from hansa.errors import require
 from hansa.io.codec import from_table, to_table
 from hansa.io.wire import Buffer
 
-FORMAT = 1  # of letters; a site and a server of different ones do not talk
+FORMAT = 2  # of letters; a site and a server of different ones do not talk
 LARGEST = 2**30  # bytes of a letter, where nobody says otherwise
 TEXT = 500  # characters of a sentence from the other side
 

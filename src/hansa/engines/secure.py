@@ -62,6 +62,7 @@ class SecureSession:
     context: PhaseContext
     channel: SecureSum
     name: str = field(default_factory=lambda: secrets.token_hex(8))  # no secret of another session serves this one
+    began: int = 0  # when the latest of its sums did
     coming: SumInRound | None = None  # the sum of the next round, whose members shared their secrets already
 
     def __post_init__(self) -> None:
@@ -136,7 +137,8 @@ class SecureSession:
         says = f"Round {round + 1} asks {len(clients)} clients, and {needed} are needed to open a secure sum"
         require(len(clients) >= needed, f"{says}: visit more of them a round, or leave out the channel.")
         name = f"{self.name}/{task.place}/{round}/{self.members.trips}"
-        terms = Terms(name, tuple(clients), needed)
+        self.began = max(time.time_ns() // 1000, self.began + 1)
+        terms = Terms(name, tuple(clients), needed, self.began)
         return SumInRound(terms, Counter(terms), self.members.cards(clients))
 
     def _needed(self, task: Task, clients: Sequence[str]) -> int:
@@ -197,7 +199,7 @@ class SumInRound:
         """Add a client's words; those of another layout are its failure."""
         try:
             with client_errors(client):
-                fixed.check(masked)
+                fixed.check(self.counter.check_masked(masked))
         except ClientFailed as error:
             server.refuse(client, error)
             return

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hansa.channels.terms import Terms
 from hansa.data.federation import Client, facts_of
@@ -61,7 +62,8 @@ class Site:
         tell: Callable[[str], None] = _aside,
     ):
         self.clients, self.store, self.target, self.inputs = clients, store, target, inputs or {}
-        self.members, self.trust, self.largest, self.tell = SiteMembers(keys), trust, largest, tell
+        self.members = SiteMembers(keys, self._note().get("sum", -1))
+        self.trust, self.largest, self.tell = trust, largest, tell
         self.phase = ""
         self.errands: Errands | None = None  # of that phase
         self.versions: dict[tuple[int, str], str] = {}  # by phase and client: the states that an errand is about
@@ -76,7 +78,7 @@ class Site:
                 return letters.write(self._hello(), [])
             self._admit(read)
             answer = letters.write(*self._answer(read, [wire.unpack(message)[0] for message in messages]))
-            self.store.commit({"lease": read.lease, "number": read.number})
+            self.store.commit({"lease": read.lease, "number": read.number, "sum": self.members.since})
             return answer
         except Exception as error:  # a defect here must not look like silence there
             return letters.write(Answer(refused=self._told(error)), [])
@@ -93,9 +95,13 @@ class Site:
             return sentence(PATHS.sub("'…'", str(error)))
         return f"{type(met).__name__}, of which the site's own log has the rest."
 
+    def _note(self) -> dict[str, Any]:
+        """Return the place of the last letter, and when the latest secure sum began that clients drew secrets for."""
+        return self.store.progress() or {"lease": 0, "number": 0}
+
     def _admit(self, letter: Letter) -> None:
         """Refuse the letters of servers that were followed by another, and those that came before."""
-        note = self.store.progress() or {"lease": 0, "number": 0}
+        note = self._note()
         late = letter.lease / 1e6 - time.time()
         require(late < AHEAD, f"The server's clock is {late:.0f} s ahead of this site's: set one of both.")
         newer = letter.lease >= note["lease"]
@@ -156,6 +162,7 @@ class Site:
                 self._counting_on(errands, {visit.client: visit.states})
                 require(visit.seed.isdecimal() and len(visit.seed) < 20, "A visit's seed must be a whole number.")
                 self._require_way(errands, visit)
+                self._require_sum(errands)
                 down = _message(trees, visit.down)
                 reply = errands.visit(visit.client, int(visit.seed), visit.round, down)
                 upload = self._upload(errands, visit, letter, trees, reply)
@@ -179,11 +186,17 @@ class Site:
         return wire.parts(member.mask(terms, inbox, words))
 
     def _require_way(self, errands: Errands, visit: Visit) -> None:
-        """Refuse to send what a secure sum hides in another way, and where the site insists, to send anything else."""
+        """Refuse to send what a secure sum hides in another way."""
         same = errands.summed == (visit.sum >= 0)
         require(
             same, "A phase's uploads all go through a secure sum, or none does: the server asks for something else."
         )
+
+    def _require_sum(self, errands: Errands) -> None:
+        """Refuse phases whose uploads go through no secure sum, where the site insists on it, evaluations as well.
+
+        What clients tell for exhibits is of their training samples, like an upload.
+        """
         keys, sends = self.members.keys, bool(errands.side.algorithm.uplink)
         open_ = errands.summed or not sends or keys is None or not keys.only
         require(open_, "This site sends uploads through secure sums alone: set channel = 'secure-sum' in the plan.")
@@ -201,6 +214,7 @@ class Site:
     def _evaluate(self, errands: Errands, asked: Evaluation, trees: Sequence[Tree]) -> tuple[Evaluated, list[Message]]:
         try:
             require(bool(asked.clients), "An evaluation must name clients.")
+            self._require_sum(errands)
             self._counting_on(errands, dict(zip(asked.clients, asked.states, strict=True)))
             head = {"clients": asked.clients, "split": asked.split, "start": asked.start, "public": asked.public}
             sent = [_message(trees, asked.served + place) for place in range(1 + asked.public)]

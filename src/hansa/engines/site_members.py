@@ -32,15 +32,23 @@ class SumKeys:
 
 
 class SiteMembers:
-    """The members among a site's clients.  Their secrets live as long as the process, and no sum needs them longer."""
+    """The members among a site's clients.  Their secrets live as long as the process, and no sum needs them longer.
 
-    def __init__(self, keys: SumKeys | None):
-        self.keys = keys
+    `since` is when the latest sum began that they had drawn secrets for before: what a site keeps of them.
+    """
+
+    def __init__(self, keys: SumKeys | None, since: int = -1):
+        self.keys, self._before = keys, since
         self._members: dict[str, Member] = {}
 
     def forget(self) -> None:
         """Forget the secrets of all sums: another server has begun."""
-        self._members = {}
+        self._before, self._members = self.since, {}
+
+    @property
+    def since(self) -> int:
+        """When the latest sum began that they have drawn secrets for."""
+        return max([self._before, *(member.since for member in self._members.values())])
 
     def card(self, client: str) -> str:
         """Return what a client advertises; empty where the site has no key."""
@@ -59,8 +67,9 @@ class SiteMembers:
         says = f"This site has no key for secure sums, so client '{client}' cannot be in one"
         require(self.keys is not None, f"{says}: see 'hansa site key'.")
         assert self.keys is not None
-        says = f"A secure sum that {terms.threshold} clients open is of fewer than this site insists on"
-        require(terms.threshold >= self.keys.fewest, f"{says} ({self.keys.fewest}).")
+        says = f"A secure sum that {terms.threshold} of {len(terms.members)} clients open can be one of {terms.least}"
+        does = "visit more clients a round, or raise the channel's 'threshold' or 'fewest'"
+        require(terms.least >= self.keys.fewest, f"{says}, and this site insists on {self.keys.fewest}: {does}.")
         return self._member(client)
 
     def _member(self, client: str) -> Member:
@@ -68,7 +77,7 @@ class SiteMembers:
 
         assert self.keys is not None
         if client not in self._members:
-            self._members[client] = Member(client, self.keys.identity, self.keys.registered)
+            self._members[client] = Member(client, self.keys.identity, self.keys.registered, self._before)
         return self._members[client]
 
 
