@@ -116,7 +116,7 @@ METHODS: Mapping[str, Method] = {
     "FLIC-HL": Method(lambda local, _own, anchors: FlicHL(local, anchors=anchors(PAPER)), EPOCHS, NOTHING, hidden=True),
     "FLIC-HL, λ₁ chosen": Method(
         lambda local, own, anchors: FlicHL(local, anchors=anchors(own)),
-        ((6, 1e-4), (6, 1e-2), (6, 1e-1), (2, 1e-2)),
+        (*STRENGTHS, (6, 1e-4), (6, 1e-1)),
         "λ₁",
         hidden=True,
     ),
@@ -403,7 +403,7 @@ def plan(problem: Problem, method: Method, setting: Setting, seed: int) -> Plan:
         phases.append(PhasePlan(Local(replace(local, epochs=local.epochs + more)), orchestration=Sweep()))
     metrics = EvaluatePlan((AUC(), Brier(), CalibrationError()) if problem.by == "loss" else ())
     data = DataPlan(Digits(), Natural())  # stands for the clients, which are made in Python
-    return Plan(data, tuple(phases), model(problem, method), ENGINE, metrics, name="flic", seed=seed)
+    return Plan(data, tuple(phases), model(problem, method), ENGINE, evaluate=metrics, name="flic", seed=seed)
 
 
 class LastMetrics:

@@ -587,8 +587,10 @@ def test_columns_of_a_backbone_are_those_of_its_place(experiment) -> None:
 
 
 def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_on_training_samples(experiment) -> None:
-    toys, runs = experiment("flic_toys"), experiment("flic_runs")
-    assert {len(method.settings) for method in runs.METHODS.values()} == {4}
+    toys, runs, page = (experiment(f"flic_{name}") for name in ("toys", "runs", "page"))
+    counts = {name: len(method.settings) for name, method in runs.METHODS.items()}
+    assert counts.pop("FLIC-HL, λ₁ chosen") == 6 and {*counts.values()} == {4}  # as the page says
+    assert {1e-4, 1e-3, 1e-2, 1e-1} == {own for _, own in runs.METHODS["FLIC-HL, λ₁ chosen"].settings}
     whole, cut = (toys.toy("mapping", 4, seed=0, each=40, tuning=tuning) for tuning in (False, True))
     for name, client in whole.clients.items():  # settings are chosen on a part of the training samples alone
         own = {tuple(row) for row in client.train.x.tolist()}
@@ -603,6 +605,8 @@ def test_methods_for_clients_whose_inputs_differ_are_tuned_alike_and_on_training
             for setting in runs.settings_of(problem, method):
                 found = runs.plan(problem, method, setting, seed=0)
                 check_phases(found)
+                measured = {f"client_{metric.name}_weighted" for metric in found.evaluate.metrics}
+                assert measured == {metric.key for metric in page.shown(name)[1:]} and found.channel is None
                 assert found.phases[0].rounds == (1 if method.model == "linear" else runs.spending(problem).rounds)
     budget = runs.plan(runs.PROBLEMS["paper-digits-200-5"], runs.METHODS["FLIC-HL"], (10, 0.0), seed=0)
     star, anchors = budget.phases[0].orchestration, budget.phases[0].algorithm.anchors

@@ -22,4 +22,4 @@ def columns_table(data: Record) -> Markup | None:
         cells = (element("td", text) for text in (*shares, count))
         rows.append(element("tr", element("th", column, scope="row"), *cells))
     title = "Columns, and the share of training samples without a value"
-    return element("div", element("h3", title), table(["Column", *few, "Clients"], rows, title))
+    return element("div", element("h3", title), table(["Column", *few, "Clients"], rows, title, "named"))
