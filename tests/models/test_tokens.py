@@ -26,7 +26,7 @@ from hansa.models.encoders import Encoders
 from hansa.models.latent import Latent
 from hansa.models.tokens import ColumnTokens
 from hansa.orchestrate.star import Star
-from hansa.plan.shapes import misfit, networks_of
+from hansa.plan.shapes import misfits, networks_of
 from hansa.running.experiment import Experiment, Phase
 from hansa.running.loop import run_phases
 from hansa.running.phase_run import PhaseRun
@@ -129,7 +129,7 @@ def test_what_cannot_take_part_is_refused_before_a_run() -> None:
 
     def why(algorithm: Algorithm) -> str:
         experiment = made(algorithm)
-        return misfit(experiment.phases[0], experiment.task, clients)
+        return "".join(misfits(experiment.phases[:1], experiment.task, clients))
 
     assert why(FedAvg()) == why(FedAvg(server=Adam())) == ""
     assert "Private needs the same leaves of every client" in why(Private(noise="simulated"))
@@ -143,7 +143,7 @@ def test_a_trial_that_diverges_is_no_misfit() -> None:
     network, own = networks_of(Latent(hidden=100), clients)
     inner = L2GD(LocalTraining(lr=0.05), keep="features")
     phase = Phase("only", Flic(inner, Alignment(pretrain_epochs=2)), Star(fraction=1.0), 1)
-    assert misfit(phase, Task(network.model, network.input_shape, 2, 2, networks=own), clients) == ""
+    assert misfits([phase], Task(network.model, network.input_shape, 2, 2, networks=own), clients) == []
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hansa.engines.devices import check_device
 from hansa.engines.flower import Flower
 from hansa.engines.serial import Serial
 from hansa.engines.vectorised import Vectorised
-from hansa.errors import require
+from hansa.errors import HansaError, require
 from hansa.features.extract import Extracted, extract_features
 from hansa.features.several import extractor_names
 from hansa.io.trust import Trust, TrustLike
@@ -31,7 +31,7 @@ from hansa.plan.continuation import following
 from hansa.plan.phases import phases_of
 from hansa.plan.privacy import check_privacy
 from hansa.plan.schema import DataPlan, Plan
-from hansa.plan.shapes import glimpsed, misfit, networks_of
+from hansa.plan.shapes import glimpsed, misfits, networks_of
 from hansa.running.experiment import Experiment
 from hansa.seeds import numpy_generator
 from hansa.task import Task
@@ -85,7 +85,10 @@ def assemble(
     differ = "" if given else glimpsed(plan.data.source, features=bool(plan.data.features))[1]
     for phase in experiment.phases:
         check(phase, federation)
-        require(not (why := misfit(phase, experiment.task, described, differ)), why)
+    own = experiment.origin is not None and experiment.origin.side.individual
+    for why in misfits(experiment.phases, experiment.task, described, differ, individual=own):
+        raise HansaError(why)
+    for phase in experiment.phases:
         training = training_of(phase.algorithm)
         if training is not None and training.objective is not None:
             training.objective.check(experiment.task)

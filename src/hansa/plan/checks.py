@@ -19,7 +19,7 @@ from hansa.plan.channel import check_channel
 from hansa.plan.phases import phases_of
 from hansa.plan.privacy import check_privacy
 from hansa.plan.schema import DataPlan, Plan
-from hansa.plan.shapes import glimpsed, misfit, task_of
+from hansa.plan.shapes import glimpsed, misfits, task_of
 from hansa.running.experiment import Experiment, Phase
 from hansa.task import Task
 from hansa.training.wrappers import Wrapper
@@ -88,7 +88,7 @@ def _unfit(plan: Plan) -> list[str]:
         task.params()
     except HansaError:  # of an encoder by the name of a client, or for a width, that nobody knows yet
         return []
-    return [why for phase in phases_of(plan) if (why := misfit(phase, task, clients, differ))]
+    return misfits(phases_of(plan), task, clients, differ, individual=plan.start is not None)
 
 
 def no_features(plan: Plan) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from hansa.lazy import torch
 from hansa.models.parts import fitted, follows_clients
 from hansa.payload import Update, set_apart
 from hansa.running.experiment import Phase
-from hansa.task import ClientInputs, Column, Model, Network, Task
+from hansa.task import ClientData, ClientInputs, Column, Model, Network, Task
 from hansa.tree import Tree
 
 FEATURES = 8  # columns of frozen features in a trial, whatever there are
@@ -70,11 +71,31 @@ def _glimpse(one: ClientInputs, *, features: bool) -> str:
     return "frozen features" if features else "×".join(map(str, one.shape))
 
 
-def misfit(phase: Phase, task: Task, clients: Mapping[str, ClientInputs], differ: str = "") -> str:
-    """Return why a phase cannot have clients with such inputs; empty where it can, or nobody can tell.
+def misfits(
+    phases: Sequence[Phase],
+    task: Task,
+    clients: Mapping[str, ClientInputs],
+    differ: str = "",
+    *,
+    individual: bool = False,
+) -> list[str]:
+    """Return why phases cannot have clients with such inputs; empty where they can, or nobody can tell.
 
-    Made-up samples, two a client, are visited for some of the shapes and networks there are, and the server steps.
-    Where the clients are made up too, `differ` says what is known of the real ones.
+    Where the clients are made up, `differ` says what is known of the real ones.  `individual` tells whether they may
+    begin with models of their own.
+    """
+    own = [individual or any(one.algorithm.personal for one in phases[: place + 1]) for place in range(len(phases))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is said of made-up samples is about no data of the user's
+        found = [_misfit(one, task, clients, differ, apart) for one, apart in zip(phases, own, strict=True)]
+    return [why for why in found if why]
+
+
+def _misfit(phase: Phase, task: Task, clients: Mapping[str, ClientInputs], differ: str, individual: bool) -> str:
+    """Return why a phase cannot have such clients, which deploy models of their own or the same one.
+
+    Made-up samples, two a client, are visited for some of the shapes and networks there are, the server steps, and
+    these clients deploy what it serves.
     """
     shapes = sorted({one.shape for one in clients.values()})
     clients = _told_apart(task, clients)
@@ -82,8 +103,8 @@ def misfit(phase: Phase, task: Task, clients: Mapping[str, ClientInputs], differ
     tried = sorted(kinds.values(), key=lambda one: one.shape == task.input_shape)[:TRIED]
     alike, algorithm = [ClientInputs(one.client, task.input_shape) for one in tried], phase.algorithm
     for alone in (True, False) if len(kinds) > 1 else ():  # a robust rule asks for several clients at a time
-        failure = _failure(algorithm, task, tried, alone)
-        if failure is None or _failure(algorithm, replace(task, networks={}), alike, alone) is None:
+        failure = _failure(algorithm, task, tried, alone, individual)
+        if failure is None or _failure(algorithm, replace(task, networks={}), alike, alone, individual) is None:
             break
     else:  # what fails where clients are alike, too, is not about their inputs
         return ""
@@ -127,17 +148,17 @@ def _told_apart(task: Task, clients: Mapping[str, ClientInputs]) -> dict[str, Cl
 
 
 def _failure(
-    algorithm: Algorithm, task: Task, clients: Sequence[ClientInputs], alone: bool
+    algorithm: Algorithm, task: Task, clients: Sequence[ClientInputs], alone: bool, individual: bool
 ) -> tuple[str, Exception] | None:
     """Return where and how clients with such inputs fail in a round together, or alone too; None where they do not."""
     at = "together"
     try:
         server = algorithm.server_init(task)
         down = algorithm.broadcast(task, server, torch.Generator().manual_seed(0))
-        total = Update({}, 0.0, 0)
+        total, states = Update({}, 0.0, 0), dict[str, Tree]()
         for client in clients:
             at = f"client '{client.client}'"
-            up = _upload(algorithm, task, client, down)
+            up, states[client.client] = _visit(algorithm, task, client, down)
             at = f"{UPLOAD} '{client.client}'"
             UploadCheck(algorithm)(task, down, up, 2, client.client)
             up = set_apart(algorithm.uplink, client.client, up)
@@ -145,18 +166,34 @@ def _failure(
             if alone:
                 algorithm.server_step(task, server, up)
         at = "together"
-        algorithm.server_step(task, server, total)
+        served = algorithm.serve(task, algorithm.server_step(task, server, total))
+        deployed: tuple[Task, Tree] | None = None
+        for client in clients:
+            at = f"client '{client.client}'"
+            if deployed is None or individual or task.networks:  # else all deploy the same
+                deployed = _deployed(algorithm, task, client, served, states[client.client])
+            algorithm.outputs(*deployed, _samples(task, client).x)
     except Exception as error:  # whatever an algorithm or a network raises over inputs that it cannot read
         return at, error
     return None
 
 
-def _upload(algorithm: Algorithm, task: Task, client: ClientInputs, down: Tree) -> Update:
-    data, rng = made_up(replace(task, input_shape=client.shape)), torch.Generator().manual_seed(0)
+def _visit(algorithm: Algorithm, task: Task, client: ClientInputs, down: Tree) -> tuple[Update, Tree]:
+    data, rng = _samples(task, client), torch.Generator().manual_seed(0)
     view, own = task.view(data, {}, client.client), task.received(client.client, down)
-    up, _ = algorithm.client_step(view, own, algorithm.client_init(view, data), data, rng)
+    up, state = algorithm.client_step(view, own, algorithm.client_init(view, data), data, rng)
     sums = {key: leaf.nan_to_num() for key, leaf in up.sums.items()}  # to diverge on made-up samples is no misfit
-    return replace(up, sums=algorithm.decode(task, algorithm.encode(sums)))
+    return replace(up, sums=algorithm.decode(task, algorithm.encode(sums))), state
+
+
+def _deployed(algorithm: Algorithm, task: Task, client: ClientInputs, served: Tree, state: Tree) -> tuple[Task, Tree]:
+    data, rng = _samples(task, client), torch.Generator().manual_seed(0)
+    view = task.view(data, {}, client.client)
+    return view, algorithm.deploy(view, task.received(client.client, served), state, data, rng)
+
+
+def _samples(task: Task, client: ClientInputs) -> ClientData:
+    return made_up(replace(task, input_shape=client.shape))
 
 
 def task_of(model: Model, clients: Mapping[str, ClientInputs], *, real: bool) -> Task:
