@@ -104,7 +104,7 @@ class Run:
 
     @property
     def oracles(self) -> dict[str, str]:
-        """By phase, a sentence on what its server was told that no real one would learn; empty where that is nothing."""
+        """By phase, a sentence on what its server was told that no real one would learn, where that is anything."""
         told = (one for one in self.rounds if one.get("oracle"))
         return {str(one.get("phase_name", one["phase"])): str(one["oracle"]) for one in told}
 
