@@ -166,9 +166,14 @@ WAYS: tuple[Way, ...] = (
     ("", "random", "", True),
     ("clf", "kmeans", "euclidean", False),
     ("clf", "greedy", "cosine", True),
+    ("clf", "greedy", "euclidean", False),
+    ("clf", "greedy", "wasserstein", False),
     ("clf", "icg", "euclidean", True),
     ("conf", "kmeans", "euclidean", False),
     ("conf", "greedy", "cosine", False),
+    ("conf", "greedy", "normalised-cosine", False),
+    ("conf", "greedy", "euclidean", False),
+    ("conf", "greedy", "wasserstein", False),
     ("conf", "greedy", "kl", True),
     ("conf", "greedy", "gini", True),
     ("conf", "icg", "euclidean", True),
@@ -179,6 +184,7 @@ WAYS: tuple[Way, ...] = (
     ("task2vec", "greedy", "cosine", False),
     ("task2vec", "icg", "euclidean", True),
     ("labels", "greedy", "kl", True),
+    ("labels", "greedy", "wasserstein", False),
     ("labels", "icg", "euclidean", False),
 )
 ESTIMATORS = ("clf", "conf", "conf-0.01", "task2vec", "labels")  # with the rate they train with, where not 0.1

@@ -227,6 +227,18 @@ def test_what_the_data_lacks_is_told(tmp_path: Path) -> None:
     assert "Note: " in hansa("run", "digits-fedavg", *change, "--out", "run", cwd=tmp_path).stderr
 
 
+def test_an_oracle_is_told(tmp_path: Path) -> None:
+    """What no client would send is named at the end of a run and on its page; what clients do send is not."""
+    for estimator in ("labels", "clf"):
+        made = f"phases=[{{ algorithm = {{ name = 'describe', estimator = '{estimator}' }} }}]"
+        told = hansa("run", "digits-fedavg", "--set", made, "--out", estimator, cwd=tmp_path).stderr
+        hansa("report", estimator, "--out", "report.html", cwd=tmp_path)
+        page = (tmp_path / "report.html").read_text()
+        assert [" which no client would send: an oracle for comparison." in text for text in (told, page)] == [
+            estimator == "labels"
+        ] * 2
+
+
 def test_help_names_every_command(tmp_path: Path) -> None:
     text = hansa("--help", cwd=tmp_path).stdout
     assert all(word in text for word in ("ls", "new", "validate", "run", "resume", "split", "report", "compare"))

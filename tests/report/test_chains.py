@@ -253,3 +253,15 @@ def test_records_with_odd_messages_or_times_are_refused_in_a_sentence(tmp_path, 
     rounds_of(folder, lambda line: line | (odd if line["round"] == 3 else {}))
     with pytest.raises(HansaError, match=r"Line 3 of .* is damaged"):
         page(folder)
+
+
+# ------------------------------------------------------------------------------------------------------------- oracles
+
+
+def test_of_several_runs_the_page_says_which_phases_know_what_nobody_would_tell(tmp_path):
+    first, other = (write_run(tmp_path / name, name, [FEDAVG]) for name in ("first", "other"))
+    assert "an oracle" not in page(first, other)
+    rounds_of(other, lambda line: {**line, **({"oracle": "An oracle knows."} if line["round"] == 1 else {})})
+    assert Run.open(other).oracles == {FEDAVG.name: "An oracle knows."} and not Run.open(first).oracles
+    assert f"other, {FEDAVG.name}: An oracle knows." in page(first, other)
+    assert f">{FEDAVG.name}: An oracle knows." in page(other)

@@ -166,7 +166,7 @@ def _finish(run: Any, as_json: bool) -> None:
     from hansa.cli.by_name import show_named
     from hansa.cli.console import show_comparison
 
-    for note in run.data.get("notes", ()):
+    for note in (*run.data.get("notes", ()), *run.oracles.values()):
         print(printable(f"Note: {note}"), file=sys.stderr)
     if as_json:
         print(json.dumps(run.summary, indent=1))

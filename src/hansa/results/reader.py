@@ -103,6 +103,12 @@ class Run:
         return [latest[key] for key in sorted(latest)]
 
     @property
+    def oracles(self) -> dict[str, str]:
+        """By phase, a sentence on what its server was told that no real one would learn, where that is anything."""
+        told = (one for one in self.rounds if one.get("oracle"))
+        return {str(one.get("phase_name", one["phase"])): str(one["oracle"]) for one in told}
+
+    @property
     def name(self) -> str:
         """The name its plan gave it, or the folder's."""
         return str(self.plan.get("name") or self.path.resolve().name)

@@ -66,7 +66,7 @@ def _who(attacked: Sequence[Attacked]) -> Markup:
         kind = f"{one.attack['name']}, {one.attack['criterion']}" if "criterion" in one.attack else one.attack["name"]
         texts = [element("td", text, class_="text") for text in (str(kind), _pairs(one.attack), some)]
         rows.append(element("tr", *_start(one), element("td", many), *texts))
-    return table(["Run", "Phase", "Attackers", "Attack", "Swapped classes", "Who"], rows, "Attackers")
+    return table(["Run", "Phase", "Attackers", "Attack", "Swapped classes", "Who"], rows, "Attackers", "attackers")
 
 
 def _pairs(attack: Record) -> str:

@@ -198,7 +198,16 @@ def _comparison(runs: Sequence[Run]) -> Markup:
     found = together(runs)
     if len(found[0]) < len(runs):
         lead += " Runs that differ in their seed alone share a row: mean ± standard deviation, and mean costs."
-    return _section(title, lead, tables.comparison_table(*found))
+    return _section(title, lead, tables.comparison_table(*found), *_oracles(runs))
+
+
+def _oracles(runs: Sequence[Run]) -> list[Markup]:
+    """Say which phases know what nobody would tell them: what comes of these is for comparison."""
+    whose: dict[str, list[str]] = {}
+    for run, name in zip(runs, labels(runs), strict=True):
+        for phase, told in run.oracles.items():
+            whose.setdefault(told, []).append(f"{name}, {phase}" if len(runs) > 1 else phase)
+    return [element("p", f"{'; '.join(names)}: {told}", class_="note") for told, names in whose.items()]
 
 
 def _named_clients(runs: Sequence[Run]) -> Markup | None:
