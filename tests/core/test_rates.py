@@ -243,6 +243,14 @@ def test_engines_agree_on_rates_and_pace(tmp_path: Path) -> None:
     assert metrics[0]["test_loss"] == pytest.approx(metrics[1]["test_loss"], rel=1e-4)
 
 
+def test_a_run_shows_what_was_chosen_for_it(tmp_path: Path) -> None:
+    shown = digits(tmp_path, "shown", "vectorised").exhibits["phases"]
+    titles = [[one["title"] for one in phase["exhibits"]] for phase in shown]
+    assert titles == [["ridge λ"], ["temperature", "rates from statistics"], ["learning rates"]]
+    bound, trained = shown[1]["exhibits"][1]["columns"], shown[2]["exhibits"][0]["columns"]
+    assert 0 < trained["head"][0] <= 4 * bound["head, at most"][0]
+
+
 def test_a_run_that_continues_another_has_its_rates(tmp_path: Path) -> None:
     whole = digits(tmp_path, "whole", "serial")
     first = api.run(plan([{"algorithm": "fed3r"}, {"algorithm": "calibrate"}], engine="serial"), out=tmp_path / "first")
