@@ -290,12 +290,18 @@ def test_pages_of_closed_forms_and_of_text_make_what_they_lack(experiment, tmp_p
     closed, text, made = experiment("closed"), experiment("text"), []
     monkeypatch.setattr(closed, "make_with_features", lambda jobs: made.extend(jobs) or True)
     monkeypatch.setattr(closed, "write", lambda: None)
-    monkeypatch.setattr(
-        closed, "recorded", lambda: {"rounds": dict.fromkeys(closed.SETTINGS, closed.TUNED) | {"EEG": 1}}
+    tuned, beside = (
+        dict.fromkeys(closed.SETTINGS, closed.TUNED) | {"EEG": 1},
+        dict.fromkeys(set(closed.SETTINGS) - {"USPS"}),
     )
+    monkeypatch.setattr(closed, "recorded", lambda: {"rounds": tuned, "side by side": beside})
     with pytest.raises(SystemExit):
         closed.main(["lacking"])
-    assert made == closed.jobs("EEG") and len({str(one) for one in made}) == len(made)
+    assert made == [*closed.compared("USPS"), *closed.trained("EEG")] and len({str(one) for one in made}) == len(made)
+    made.clear()
+    with pytest.raises(SystemExit):
+        closed.main(["USPS"])
+    assert made == [*closed.compared("USPS"), *closed.trained("USPS")]
     monkeypatch.setattr(text, "RESULTS", tmp_path)
     monkeypatch.setattr(text, "make_all", lambda jobs: made.extend(jobs) or True)
     starts = {text.name_of("dirichlet", "start"): {"seeds": {str(seed): {} for seed in text.SEEDS}}}
