@@ -24,11 +24,12 @@ repeated, and goes on where it was (runs are found, those under way resumed):
     python experiments/pack.py out FOLDER finetune              # what is finished, to be taken home: 7 kB a run
     python experiments/pack.py in FOLDER; HANSA_ROUNDS=70 HANSA_PRECISION=tf32 python experiments/finetune.py page
 
-The minutes are estimates: 0.69 s a round of training (benchmarks/finetune.py), two thirds as much again under the guard,
-whose clients judge two models on the pictures that they train on, a few seconds for a closed form, a calibration or an
-evaluation, and 15 to begin: 105 s of `rule`, 67 of `random`, 40 of `paper`, which has 30 rounds.  Three at a time fill
-the gaps that one leaves; a checkpoint of 41 MB does not travel, so what is under way at the end of a machine is lost.
-Cores that are left over make the CPU's rows of docs/results/fed3r.md meanwhile, whose features take the GPU a minute:
+The minutes are estimates: 0.69 s a round of training (benchmarks/finetune.py), two thirds as much again under the
+guard, whose clients judge two models on the pictures that they train on, a few seconds for a closed form, a calibration
+or an evaluation, and 15 to begin: 105 s of `rule`, 67 of `random`, 40 of `paper`, which has 30 rounds.  Three at a time
+fill the gaps that one leaves; a checkpoint of 41 MB does not travel, so what is under way at the end of a machine is
+lost.  Cores that are left over make the CPU's rows of docs/results/fed3r.md meanwhile, whose features take the GPU a
+minute:
 
     HANSA_WORKERS=10 HANSA_DEVICE=cuda HANSA_SECONDS=540 python experiments/fed3r.py lacking
 """
