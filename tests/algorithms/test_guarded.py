@@ -139,7 +139,7 @@ def test_the_rates_of_the_next_round_are_shown() -> None:
         server = algorithm.server_init(task) | {"guard.pace": torch.tensor(0.25).double()}
         (shown,) = algorithm.exhibits(task, server, {})
         assert shown.columns == {part: pytest.approx(rate) for part, rate in expected.items()}
-        assert "by 0.25:" in shown.note
+        assert "pace of 0.25," in shown.note
 
 
 def test_a_client_whose_training_overflows_stays_where_it_was() -> None:

@@ -182,7 +182,7 @@ class Guarded(Wrapper):
         local, paced = training_of(self.inner), self.at_pace(task, float(server[PACE]))
         trained = {key.partition(".")[0]: key for key in task.params() if local is not None and local.trains(key)}
         rates = {part: [local.rate(paced, key)] for part, key in trained.items() if local is not None}
-        note = f"A guard has multiplied them by {float(server[PACE]):g}: less where the clients' loss grew."
+        note = f"At the guard's pace of {float(server[PACE]):g}, of which the head takes {self.most:g} at most."
         own = (Exhibit("learning rates", "curve", rates, note),) if rates else ()
         return (*own, *self.inner.exhibits(task, self._best(server), observed))
 
