@@ -756,6 +756,13 @@ def test_a_crashed_run_is_made_again_and_one_that_continues_another_waits(
     assert time.time() < common.UNTIL + 60
 
 
+def test_processes_are_forks_but_for_those_that_ask_a_gpu(experiment, monkeypatch) -> None:
+    common = experiment("common")
+    assert common._beginnings().get_start_method() == "forkserver"
+    monkeypatch.setattr(common, "DEVICE", "cuda")
+    assert common._beginnings().get_start_method() == "spawn"
+
+
 def test_a_run_that_is_interrupted_says_how_far_it_came_and_goes_on(experiment, tmp_path: Path, monkeypatch) -> None:
     common = experiment("common")
     monkeypatch.setattr(common, "RUNS", tmp_path)
