@@ -2,10 +2,10 @@
 
     make results-closed                        # everything; finished runs are found, not repeated
     python experiments/closed.py digits USPS   # the runs of some data sets, and the page
-    python experiments/closed.py lacking       # those of data sets that the page lacks, or has of another budget
+    python experiments/closed.py lacking       # what the page lacks, or has of another budget
     python experiments/closed.py page          # the page of what is there, and was recorded
 
-A data set shows its runs where all of them are there, else what the JSON file beside the page recorded of it.
+A table shows a data set's runs where all that it needs are there, else what the JSON file beside the page recorded.
 HANSA_DEVICE says where features are made; clients train on the CPU.  HANSA_WORKERS runs so many at a time, and
 HANSA_SECONDS ends it after so many: runs under way go on the next time.
 """
@@ -247,28 +247,32 @@ def chart(setting: str, found: Mapping[str, Mapping[str, Any]]) -> None:
     (RESULTS / f"closed-{setting.lower()}.svg").write_text(text, encoding="utf-8")
 
 
-def jobs(setting: str) -> list[Job]:
-    """All runs of a data set, closed forms first: they are made in seconds."""
-    beside = [
+def compared(setting: str) -> list[Job]:
+    """The runs of a data set that stand side by side."""
+    return [
         Job(label(setting, name), row, seed) for name, row in forms(setting).items() for seed in seeds_of(setting, name)
     ]
-    after = [
+
+
+def trained(setting: str) -> list[Job]:
+    """The runs of a data set that train after a closed form."""
+    return [
         Job(label(setting, name, str(TUNED)), plan(setting, *row, own), seed)
         for own, rows in ((False, COMMON), (True, OWN))
         for name, row in rows.items()
         for seed in SEEDS
     ]
-    return [*beside, *after]
 
 
-def there(setting: str) -> bool:
-    """Tell whether all runs of a data set are finished."""
-    return all(finished(job.name, [job.seed]) for job in jobs(setting))
+def there(jobs: Sequence[Job]) -> bool:
+    """Tell whether all runs are finished."""
+    return all(finished(job.name, [job.seed]) for job in jobs)
 
 
-def lacks(setting: str) -> bool:
-    """Tell whether nothing of a data set was recorded, or training of another number of rounds."""
-    return recorded().get("rounds", {}).get(setting) != TUNED
+def lacking(setting: str) -> list[Job]:
+    """The runs of a data set whose numbers the page lacks, or has of training with another number of rounds."""
+    beside = [] if setting in recorded()["side by side"] else compared(setting)
+    return beside + (trained(setting) if recorded().get("rounds", {}).get(setting) != TUNED else [])
 
 
 @cache
@@ -285,24 +289,28 @@ def main(words: Sequence[str]) -> None:
     if odd:
         raise SystemExit(f"There is no data set '{odd[0]}': use {', '.join(known)}.")
     named = [word for word in words if word in SETTINGS] or ([] if "page" in words else list(SETTINGS))
-    wanted = sorted(named, key=lambda one: not lacks(one))
-    good = make_with_features([job for one in wanted if lacks(one) or LACKING not in words for job in jobs(one)])
+    by_set = [(lacking(one), [*compared(one), *trained(one)]) for one in named]  # closed forms first: they take seconds
+    wanted = [job for lacks, _ in by_set for job in lacks]
+    if LACKING not in words:
+        wanted += [job for lacks, every in by_set for job in every if job not in lacks]
+    good = make_with_features(wanted)
     write()
     sys.exit(not good)
 
 
 def write() -> None:
     """Write the page and the numbers behind it."""
-    made = {one: there(one) for one in SETTINGS}
-    settings = {one: by for one, by in made.items() if by or one in recorded()["side by side"]}
-    (after, gains), (beside, prices) = training(settings), side_by_side(settings)
-    lacking = [one for one in SETTINGS if one not in settings]
-    missing = f"\n\nNot run for this page: {', '.join(lacking)}." if lacking else ""
-    rounds = {one: TUNED if by else recorded().get("rounds", {}).get(one, FORMERLY) for one, by in made.items()}
-    rounds = {one: rounds[one] for one in settings}
+    made, tuned = ({one: there(jobs(one)) for one in SETTINGS} for jobs in (compared, trained))
+    known = recorded()
+    shown = {one: by for one, by in made.items() if by or one in known["side by side"]}
+    after = {one: by for one, by in tuned.items() if by or one in known["gains"]["Fed3R + FedAvg"]}
+    (gained_by, gains), (beside, prices) = training(after), side_by_side(shown)
+    missing = ", ".join(one for one in SETTINGS if one not in after)
+    missing = f"\n\nNot run for this page: {missing}." if missing else ""
+    rounds = {one: TUNED if by else known.get("rounds", {}).get(one, FORMERLY) for one, by in after.items()}
     budget = "; ".join(f"{', '.join(by)} {number}" for number, by in _together(rounds).items())
     notes = (RESULTS / "closed-notes.md").read_text(encoding="utf-8")
-    body = f"## Training after a closed form\n\nRounds of training: {budget}.\n\n{after}{missing}\n\n"
+    body = f"## Training after a closed form\n\nRounds of training: {budget}.\n\n{gained_by}{missing}\n\n"
     body += f"## Closed forms and FedAvg, side by side\n\n{beside}"
     page = f"# Closed forms, alone and as a start\n\n{made_by('make results-closed')}\n\n{notes}\n{body}\n"
     (RESULTS / "closed.md").write_text(page, encoding="utf-8")

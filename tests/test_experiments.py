@@ -290,12 +290,18 @@ def test_pages_of_closed_forms_and_of_text_make_what_they_lack(experiment, tmp_p
     closed, text, made = experiment("closed"), experiment("text"), []
     monkeypatch.setattr(closed, "make_with_features", lambda jobs: made.extend(jobs) or True)
     monkeypatch.setattr(closed, "write", lambda: None)
-    monkeypatch.setattr(
-        closed, "recorded", lambda: {"rounds": dict.fromkeys(closed.SETTINGS, closed.TUNED) | {"EEG": 1}}
+    tuned, beside = (
+        dict.fromkeys(closed.SETTINGS, closed.TUNED) | {"EEG": 1},
+        dict.fromkeys(set(closed.SETTINGS) - {"USPS"}),
     )
+    monkeypatch.setattr(closed, "recorded", lambda: {"rounds": tuned, "side by side": beside})
     with pytest.raises(SystemExit):
         closed.main(["lacking"])
-    assert made == closed.jobs("EEG") and len({str(one) for one in made}) == len(made)
+    assert made == [*closed.compared("USPS"), *closed.trained("EEG")] and len({str(one) for one in made}) == len(made)
+    made.clear()
+    with pytest.raises(SystemExit):
+        closed.main(["USPS"])
+    assert made == [*closed.compared("USPS"), *closed.trained("USPS")]
     monkeypatch.setattr(text, "RESULTS", tmp_path)
     monkeypatch.setattr(text, "make_all", lambda jobs: made.extend(jobs) or True)
     starts = {text.name_of("dirichlet", "start"): {"seeds": {str(seed): {} for seed in text.SEEDS}}}
@@ -752,6 +758,13 @@ def test_a_crashed_run_is_made_again_and_one_that_continues_another_waits(
     monkeypatch.setattr(common, "UNTIL", time.time() + 1)
     assert not common.make_all([common.Job("long", {}, 0)], lambda _: time.sleep(600))  # is told to end
     assert time.time() < common.UNTIL + 60
+
+
+def test_processes_are_forks_but_for_those_that_ask_a_gpu(experiment, monkeypatch) -> None:
+    common = experiment("common")
+    assert common._beginnings().get_start_method() == "forkserver"
+    monkeypatch.setattr(common, "DEVICE", "cuda")
+    assert common._beginnings().get_start_method() == "spawn"
 
 
 def test_a_run_that_is_interrupted_says_how_far_it_came_and_goes_on(experiment, tmp_path: Path, monkeypatch) -> None:

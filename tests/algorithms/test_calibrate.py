@@ -67,6 +67,22 @@ def test_predictions_stay_and_the_loss_falls() -> None:
     assert F.cross_entropy(after, data.y) <= F.cross_entropy(before, data.y)
 
 
+def test_the_temperature_and_the_rates_are_shown() -> None:
+    """Samples at x = 1: n/tr A = 1; a head of ±w has (1/3)/w²; before anybody was heard there is nothing to show."""
+    head = {"head.weight": torch.tensor([[5.0], [-5.0]]), "head.bias": torch.zeros(2)}
+    algorithm, task = Calibrate(), Task(Linear(), (1,), 2, start=head)
+    server = algorithm.server_init(task)
+    assert algorithm.exhibits(task, server, {}) == ()
+    up, _ = algorithm.client_step(task, {}, {}, sides(3, 1), torch.Generator())
+    server = algorithm.server_step(task, server, up)
+    temperature, rates = algorithm.exhibits(task, server, {})
+    (found,) = temperature.columns["T"]
+    w = float(algorithm.model(task, server)["head.weight"][0])
+    assert w == pytest.approx(5 / found)
+    assert rates.columns["head, at most"] == [1.0]
+    assert rates.columns["features, times their lr"] == [pytest.approx(min(1, 1 / (3 * w**2)))]
+
+
 def test_what_cannot_be_calibrated_is_told() -> None:
     task = Task(Linear(), (1,), 2)
     with pytest.raises(HansaError, match="not finite"):

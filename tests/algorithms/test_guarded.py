@@ -131,6 +131,17 @@ def test_one_step_at_a_quarter_of_the_rate_by_hand() -> None:
     assert weight(up.sums, "model.") == pytest.approx(-0.1 * slope(0.0), rel=1e-6)
 
 
+def test_the_rates_of_the_next_round_are_shown() -> None:
+    """A quarter of what the statistics allow; features that do not train have no rate."""
+    task = replace(SMALL, rates=(0.02, 0.5))
+    for train, expected in (("all", {"features": [0.0125], "head": [0.005]}), ("head", {"head": [0.005]})):
+        algorithm = Guarded(FedAvg(LocalTraining(lr=0.1, train=train)))
+        server = algorithm.server_init(task) | {"guard.pace": torch.tensor(0.25).double()}
+        (shown,) = algorithm.exhibits(task, server, {})
+        assert shown.columns == {part: pytest.approx(rate) for part, rate in expected.items()}
+        assert "pace of 0.25," in shown.note
+
+
 def test_a_client_whose_training_overflows_stays_where_it_was() -> None:
     algorithm = Guarded(Scaffold(replace(LOCAL, lr=1e30)))
     data = mixed()["c0"]

@@ -14,11 +14,15 @@ import torch.nn.functional as F
 
 from hansa import api
 from hansa.algorithms.calibrate import GRID, Calibrate
+from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedncm import FedNCM
+from hansa.algorithms.fedsim import FedSim
 from hansa.algorithms.guarded import Guarded
 from hansa.algorithms.lda import LDA
+from hansa.algorithms.local import Local
 from hansa.algorithms.mime import Mime
+from hansa.algorithms.pfedme import PFedMe
 from hansa.algorithms.robust import Robust
 from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
@@ -145,6 +149,27 @@ def test_after_a_closed_form_rates_come_from_statistics(first: str) -> None:
     assert plan_from_table(_table(found), "again", Path()) == found
 
 
+@pytest.mark.parametrize(
+    ("phases", "last"),
+    [
+        ("Fed3R-RF + FedAvg", Guarded),
+        ("FedNCM + FedAvgM", Guarded),
+        ("OLL(Fed3R) + FedAvg", Guarded),
+        ("Fed3R + SCAFFOLD", Guarded),
+        ("Fed3R + FedSim(head)", FedSim),
+        ("Fed3R + FedAlt(head)", FedAlt),
+        ("Fed3R + pFedMe(head)", PFedMe),
+        ("Fed3R + FP(all)", Local),
+        ("OLL(Fed3R + FedAvg) + FP-Ditto(head)", Local),
+    ],
+)
+def test_every_way_to_train_on_has_rates_from_statistics(phases: str, last: type) -> None:
+    """Models of one client's own have them without a guard, which judges one model of all."""
+    *before, tuned = plan(phases).phases
+    assert isinstance(tuned.algorithm, last) and (tuned.rates, tuned.temperature) == ("statistics", 1.0)
+    assert sum(isinstance(one.algorithm, Calibrate) for one in before) == 1
+
+
 def test_the_guard_stands_around_what_trains() -> None:
     def tuned(algorithm: Any) -> Algorithm:
         return plan([{"algorithm": "fed3r"}, {"algorithm": algorithm, "rounds": 2}]).phases[2].algorithm
@@ -241,6 +266,14 @@ def test_engines_agree_on_rates_and_pace(tmp_path: Path) -> None:
     alone, together = (digits(tmp_path, engine, engine) for engine in ("serial", "vectorised"))
     metrics = [one.summary["phases"][-1]["metrics"] for one in (alone, together)]
     assert metrics[0]["test_loss"] == pytest.approx(metrics[1]["test_loss"], rel=1e-4)
+
+
+def test_a_run_shows_what_was_chosen_for_it(tmp_path: Path) -> None:
+    shown = digits(tmp_path, "shown", "vectorised").exhibits["phases"]
+    titles = [[one["title"] for one in phase["exhibits"]] for phase in shown]
+    assert titles == [["ridge λ"], ["temperature", "rates from statistics"], ["learning rates"]]
+    bound, trained = shown[1]["exhibits"][1]["columns"], shown[2]["exhibits"][0]["columns"]
+    assert 0 < trained["head"][0] <= 4 * bound["head, at most"][0]
 
 
 def test_a_run_that_continues_another_has_its_rates(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from hansa.algorithms.statistics import BLOCK, head_width
 from hansa.errors import require
 from hansa.lazy import F, Tensor, torch
+from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
 from hansa.training.visits import AddsUp, doubles
@@ -64,8 +65,7 @@ class Calibrate(AddsUp):
 
     def model(self, task: Task, server: Tree) -> Tree:
         """Divide the head by the best temperature; leave it as it came before any client was heard."""
-        params, losses = task.params(), server["losses"]
-        best = GRID[int(losses.argmin())] if bool(losses.any()) else 1.0
+        params, best = task.params(), _temperature(server)
         return params | {key: leaf / best for key, leaf in params.items() if key.startswith("head.")}
 
     def rates(self, task: Task, server: Tree) -> tuple[float, ...]:
@@ -81,6 +81,24 @@ class Calibrate(AddsUp):
         head = self.model(task, server)["head.weight"].double()
         length = float((head - head.mean(0)).square().sum(1).mean())
         return samples / squares, min(1.0, 1 / (3 * length)) if length else 1.0
+
+    def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
+        """Show the temperature and the rates that were found."""
+        found = self.rates(task, server)
+        if not found:
+            return ()
+        best, (largest, factor) = _temperature(server), found
+        rates = {"head, at most": [largest], "features, times their lr": [factor]}
+        return (
+            Exhibit("temperature", "curve", {"T": [best]}, "Of least training loss, taken into the head."),
+            Exhibit("rates from statistics", "curve", rates, 'Of later phases with rates = "statistics".'),
+        )
+
+
+def _temperature(server: Tree) -> float:
+    """Return the temperature of least loss; 1 before any client was heard."""
+    losses = server["losses"]
+    return GRID[int(losses.argmin())] if bool(losses.any()) else 1.0
 
 
 def _losses(logits: Tensor, y: Tensor) -> Tensor:

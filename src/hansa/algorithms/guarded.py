@@ -177,8 +177,13 @@ class Guarded(Wrapper):
         return self.inner.serve(task, self._best(server))
 
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
-        """Return the wrapped algorithm's exhibits, of the best model."""
-        return self.inner.exhibits(task, self._best(server), observed)
+        """Show the rates of the next round, beside the wrapped algorithm's exhibits, of the best model."""
+        local, paced = training_of(self.inner), self.at_pace(task, float(server[PACE]))
+        trained = {key.partition(".")[0]: key for key in task.params() if local is not None and local.trains(key)}
+        rates = {part: [local.rate(paced, key)] for part, key in trained.items() if local is not None}
+        note = f"At the guard's pace of {float(server[PACE]):g}, of which the head takes {self.most:g} at most."
+        own = (Exhibit("learning rates", "curve", rates, note),) if rates else ()
+        return (*own, *self.inner.exhibits(task, self._best(server), observed))
 
     def releases(self, task: Task, server: Tree) -> tuple[Release, ...] | None:
         """Return None: nothing protects what clients report."""
