@@ -142,6 +142,12 @@ def test_a_comparison_tells_what_each_client_gains(runs: list[Run], capsys: pyte
         assert gain is not None and row.endswith(gain_text(one.metric, gain))
 
 
+@pytest.mark.parametrize(("count", "says"), [(11, ""), (12, "1 more run is drawn"), (13, "2 more runs are drawn")])
+def test_runs_without_a_histogram_are_counted(runs: list[Run], count: int, says: str) -> None:
+    text = page([runs[0]] * count)
+    assert says in text and ("drawn here alone" in text) == bool(says)
+
+
 def test_clients_with_numbers_are_in_the_order_of_people() -> None:
     each = dict.fromkeys(("10", "2", "b-1", "a-11", "a-9"), 0.5)
     one = ByClient("p", False, 1, column("client_accuracy_mean"), each, dict.fromkeys(each, 4), True)

@@ -158,7 +158,7 @@ def _cumulative(found: Sequence[Group], axis: Axis, left_out: int) -> Markup:
     )
     better = "right" if higher else "left"
     note = f"Share of clients at or below each {axis.metric.facts.title} in the last phase; further {better} is better."
-    note += f" {left_out} more run{'s' if left_out > 1 else ''} are drawn here alone." if left_out else ""
+    note += f" {left_out} more run{'s are' if left_out > 1 else ' is'} drawn here alone." if left_out else ""
     return figure("All clients", picture, note=note)
 
 
