@@ -178,7 +178,7 @@ def test_sites_become_plans_that_run(tmp_path: Path) -> None:
         hansa("validate", one["plan"], cwd=tmp_path)
     hansa("new", "mine.toml", "--from", "sites", cwd=tmp_path)
     text = (tmp_path / "mine.toml").read_text()
-    assert 'name = "mine"' in text and 'delimiter = ";"' in text and "# every file is a client" in text
+    assert 'name = "mine"' in text and 'delimiter = ";"' in text and "# Guessed: every file is a client." in text
     hansa("run", "mine.toml", "--set", "phases.0.rounds=1", "--out", "run", cwd=tmp_path)
     assert "is there already" in hansa("new", "mine.toml", "--from", "sites", cwd=tmp_path, code=2).stderr
     assert (
@@ -199,7 +199,7 @@ def test_sites_with_columns_of_their_own(tmp_path: Path) -> None:
     table(b, "disease,chol,sex", *(f"{y},{k % 9},{'mf'[k % 3 == 0]}" for k, y in enumerate(ill)))
     hansa("new", "mine.toml", "--from", "sites", cwd=tmp_path)
     text = (tmp_path / "mine.toml").read_text()
-    assert "# 'sex' is text in one file and numbers in another, so every file has columns of its own" in text
+    assert "# Guessed: 'sex' is text in one file and numbers in another, so every file has columns of its own." in text
     assert 'columns_of = "file"' in text and 'name = "column-tokens"' in text
     hansa("run", "mine.toml", "--set", "phases.0.rounds=1", "--out", "run", cwd=tmp_path)
     union = ("run", "mine.toml", "--set", "data.source.columns_of=union", "--set", "data.test.kind=both")
@@ -262,6 +262,43 @@ def test_pictures_are_found_in_folders_and_in_lists(tmp_path: Path, monkeypatch:
     assert listed.source["name"] == "manifest" and listed.source["client"] == "site" and listed.data.num_classes == 2
     monkeypatch.setattr(looking, "has_module", lambda name: True)
     assert look(tmp_path / "photos").features == {"name": "efficientnet-lite", "size": 112}
+
+
+@pytest.mark.parametrize("ids", ["007", "a"])
+def test_pictures_are_found_by_a_table_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: str) -> None:
+    monkeypatch.setattr(looking, "has_module", lambda name: False)
+    names = [f"{ids}{number}" for number in range(12)]
+    (tmp_path / "pictures").mkdir()
+    for number, name in enumerate(names):
+        Image.fromarray(np.full((40, 40), number, dtype=np.uint8)).save(tmp_path / "pictures" / f"{name}.jpg")
+    rows = [f"u{number % 3},{name},{number % 2}" for number, name in enumerate(names)]
+    file = table(tmp_path / "federated_train.csv", "user_id,image_id,class", *rows[:9])
+    alone = look(file)
+    told = {key: alone.source.get(key) for key in ("name", "image", "label", "client", "test_path")}
+    assert told["image"] == "pictures/{image_id}.jpg" and told["test_path"] is None
+    table(tmp_path / "test.csv", "user_id,image_id,class", *rows[9:])
+    draft = look(tmp_path)
+    told = {key: draft.source.get(key) for key in ("name", "label", "client", "path", "test_path")}
+    paths = {"path": str(file), "test_path": str(tmp_path / "test.csv")}
+    assert told == {"name": "manifest", "label": "class", "client": "user_id", **paths}
+    assert len(draft.data.train.y) == 9 and draft.data.test is not None and len(draft.data.test.y) == 3
+    table(tmp_path / "more.csv", "user_id,image_id,class", *rows)
+    with pytest.raises(HansaError, match=r"Several tables .* federated_train\.csv, more\.csv, test\.csv\. Say which"):
+        look(tmp_path)
+
+
+def test_prose_is_not_what_to_predict(tmp_path: Path) -> None:
+    rows = [f"act{row % 3},this is what was said as number {row},Ann{row % 4}" for row in range(120)]
+    draft = look(table(tmp_path / "t.csv", "scene,words,speaker", *rows))
+    assert (draft.source["label"], draft.source["client"], draft.kind) == ("scene", "speaker", "text")
+
+
+def test_a_first_plan_tells_what_was_guessed(tmp_path: Path) -> None:
+    rows = [f"{row / 7:.3f},{'yes' if row % 2 else 'no'},s{row % 3}" for row in range(60)]
+    table(tmp_path / "t.csv", "age,sick,site", *rows)
+    said = hansa("new", "p.toml", "--from", "t.csv", cwd=tmp_path).stdout
+    assert said.startswith("Guessed: 'sick' is what to predict.\nGuessed: 'site' says whose a row is.\nWrote p.toml")
+    assert "# Guessed: 'site' says whose a row is.\n" in (tmp_path / "p.toml").read_text()
 
 
 def test_what_is_not_known_is_told_in_a_sentence(tmp_path: Path) -> None:

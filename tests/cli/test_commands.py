@@ -145,7 +145,7 @@ def test_a_log_tells_how_far_a_run_is_and_a_pipe_cuts_no_name(
     monkeypatch.setattr(live, "LINE_SECONDS", 0.0)
     with live.live(read_plan("digits-fedavg"), tmp_path) as (_, extraction, _):
         extraction(5, 2000)
-        time.sleep(0.01)
+        time.sleep(0.06)  # a rate needs a moment
         extraction(2000, 2000)
     first, last = capsys.readouterr().err.splitlines()[-2:]
     assert first.startswith("features: 5 of 2,000 samples  ") and "a second" not in first

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import hansa
 from hansa.errors import HansaError
-from hansa.plan.files import plan_from_table, write_plan
+from hansa.plan.files import plan_from_table, read_plan, write_plan
 from hansa.plan.phases import phases_of
 from hansa.plan.schema import Plan
 from hansa.plan.shorthand import WORDS, phases_from
@@ -61,6 +61,22 @@ def test_rounds_follow_a_dash() -> None:
 def test_random_features_lift_the_model() -> None:
     found = plan("Fed3R-RF + FP(head)")
     assert type(found.model).__name__ == "RandomFeaturesModel" and found.model.inner == plan("Fed3R").model
+
+
+def test_random_features_go_on_any_model_and_may_be_counted() -> None:
+    lines = ["phases='Fed3R-RF-2k'", "model={name='mlp', hidden=[16]}"]
+    for changes in (lines, lines[::-1]):
+        model = read_plan("digits-fed3r", changes).model
+        assert (type(model).__name__, model.dimension, model.inner.hidden) == ("RandomFeaturesModel", 2000, (16,))
+    own = read_plan("digits-fed3r", ["model={name='random-features', inner='linear', sigma=7.0}", lines[0]]).model
+    assert (own.dimension, own.sigma, type(own.inner).__name__) == (2000, 7.0, "Linear")
+    for line, says in (
+        ("Fed3R-5", "Fed3R is one round, so no number stands after it"),
+        ("FedAvg-0", "the number after FedAvg must be 1 or more"),
+        ("Fed3R-RF-5 + Fed3R-RF-6", "there is one model"),
+    ):
+        with pytest.raises(HansaError, match=says):
+            plan(line)
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -240,6 +240,10 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "odd label": ({"data": FRAME, "label": "yy", "algorithm": ONCE}, "no column 'yy' in the frame. Did you mean 'y'"),
     "only labels": ({"data": FRAME[["y"]], "label": "y", "algorithm": ONCE}, "nothing to learn from"),
     "label of arrays": ({"data": (X, Y), "label": "y", "algorithm": ONCE}, "and the data is no frame"),
+    "clients of arrays": (
+        {"data": (X, Y), "client": SITES, "algorithm": ONCE},
+        r"part of the data: data=\(x, y, client\). Got ndarray",
+    ),
     "odd data": ({"data": 3, "algorithm": ONCE}, r"The 'data' must be a frame, \(x, y\).* Got a int"),
     "odd client": ({"data": {"a": X}, "algorithm": ONCE}, "for tables give one frame.* Got a ndarray for 'a'"),
     "uneven": (

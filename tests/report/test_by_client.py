@@ -15,7 +15,7 @@ from hansa.plan.files import plan_from_table
 from hansa.results.by_class import by_class
 from hansa.results.by_client import FEW, ByClient, by_client, few
 from hansa.results.columns import column
-from hansa.results.fares import Fares, fares, learnt_alone
+from hansa.results.fares import Fares, fares, learnt_alone, namesakes
 from hansa.results.reader import Run
 from hansa.results.report.format import gain_text
 from hansa.results.report.page import page
@@ -140,6 +140,32 @@ def test_a_comparison_tells_what_each_client_gains(runs: list[Run], capsys: pyte
         row = next(line for line in shown.splitlines() if line.startswith(client))
         gain = one.gain(other, client)
         assert gain is not None and row.endswith(gain_text(one.metric, gain))
+
+
+@pytest.mark.parametrize(("count", "says"), [(11, ""), (12, "1 more run is drawn"), (13, "2 more runs are drawn")])
+def test_runs_without_a_histogram_are_counted(runs: list[Run], count: int, says: str) -> None:
+    text = page([runs[0]] * count)
+    assert says in text and ("drawn here alone" in text) == bool(says)
+
+
+def test_clients_with_numbers_are_in_the_order_of_people() -> None:
+    each = dict.fromkeys(("10", "2", "b-1", "a-11", "a-9"), 0.5)
+    one = ByClient("p", False, 1, column("client_accuracy_mean"), each, dict.fromkeys(each, 4), True)
+    assert few([one]) == ["2", "10", "a-9", "a-11", "b-1"]
+
+
+def test_simulated_clients_of_other_divisions_are_no_namesakes(
+    tmp_path: Path, runs: list[Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    says = "a simulated client holds other samples in each division"
+    assert namesakes(runs) == "" and says not in page(runs)
+    other = made(tmp_path / "other", "fed3r", clients=4)
+    show_named([runs[0], other])
+    assert says in capsys.readouterr().out and says in page([runs[0], other])
+    real = [replace(run) for run in (runs[0], other)]
+    for run in real:
+        vars(run)["plan"] = {"data": {"partition": {"name": "natural"}}}
+    assert namesakes(real) == ""  # hospitals are the same in all of them
 
 
 def test_many_runs_have_a_row_each_with_the_worst_client(runs: list[Run], capsys: pytest.CaptureFixture[str]) -> None:

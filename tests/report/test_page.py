@@ -431,6 +431,6 @@ def test_every_division_of_data_is_named_after_its_runs(tmp_path: Path) -> None:
     page = _read(runs, tmp_path).text
     assert re.findall("How the data is divided.*", page) == [
         "How the data is divided",
-        "How the data is divided in run 1, run 2",
+        "How the data is divided in run 1; run 2",
         "How the data is divided in run 3",
     ]

@@ -53,6 +53,8 @@ def new_from(path: Path, data: str) -> None:
     draft, facts = looked_at(data)
     rule = advised(facts)[0]
     _write(path, draft, rule, facts)
+    for guess in draft.guesses:
+        print(printable(f"Guessed: {guess}."))
     print(printable(f"Wrote {path}: {rule.why(facts)}. Next: {shlex.join(['hansa', 'run', str(path)])}"))
 
 
@@ -104,7 +106,8 @@ def _write(path: Path, draft: Draft, rule: Rule, facts: Facts) -> None:
     table = plan_table(draft, rule, facts, path.stem)
     table["data"] = {**table["data"], "source": _beside(draft.source, path.resolve().parent)}
     plan_from_table(json.loads(json.dumps(table)), str(path), path.resolve().parent)  # a plan that is wrong is ours
-    lines = [f"hansa run {path}", f"{rule.why(facts)[:1].upper()}{rule.why(facts)[1:]}.", *draft.guesses]
+    lines = [f"hansa run {path}", f"{rule.why(facts)[:1].upper()}{rule.why(facts)[1:]}."]
+    lines += [f"Guessed: {guess}." for guess in draft.guesses]
     write_whole(path, "".join(f"# {line}\n" for line in lines) + tomli_w.dumps(table))
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from hansa.cli.console import bare_table, plain, show
 from hansa.results.by_class import ByClass, by_class
 from hansa.results.by_client import few
-from hansa.results.fares import Fares, fares, learnt_alone
+from hansa.results.fares import Fares, fares, learnt_alone, namesakes
 from hansa.results.reader import Run
 from hansa.results.report.format import count_text, gain_text, metric_text, share_text, spread_text
 from hansa.results.report.ranking import MOST_CARDS
@@ -29,6 +29,8 @@ def show_named(runs: Sequence[Run]) -> None:
         else:
             show(_by_client(names, same))
             show(plain(_worst(same[-1:] if len(runs) == 1 else same)), wrap=False)
+    if found and names and (told := namesakes(runs)):
+        show(plain(told), wrap=False)
     if len(runs) == 1 and (classes := by_class(runs[0])) is not None:
         _show_classes(classes)
 

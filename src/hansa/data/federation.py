@@ -239,7 +239,7 @@ def _note_on_scale(data: Dataset, division: Division, sums: Sums | None) -> tupl
     """Tell what scaled the inputs, or that nothing did where their size asks for it."""
     if sums is None:
         return note_on_size(data, division.trained())
-    return (f"Inputs are scaled by sums of which every client would send {sums.nbytes} bytes.",)
+    return (f"Inputs are scaled by sums of which every client would send {sums.nbytes:,} bytes.",)
 
 
 def _with_common(found: Federation, data: Dataset, test: TestSplit, division: Division, public: Array) -> Federation:

@@ -18,7 +18,7 @@ from hansa.io.codec import from_table, json_schema, require_sane, to_table
 from hansa.io.trust import Trust, TrustLike
 from hansa.plan.rates import with_default_rates
 from hansa.plan.schema import FORMAT, Plan
-from hansa.plan.shorthand import expand
+from hansa.plan.shorthand import expand, lift
 
 SHIPPED = resources.files("hansa.plan") / "shipped"
 
@@ -44,10 +44,12 @@ def read_plan(source: str | Path, changes: Iterable[str] = (), *, trust: TrustLi
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise HansaError(f"The plan '{source}' is not valid TOML: {error}.") from error
-    expand(table)
+    lifts = expand(table)
     for change in changes:
         apply_change(table, change)
-        expand(table)
+        lifts = expand(table) or lifts
+        if change.partition("=")[0].strip() == "model":
+            lift(table, lifts)  # the notation goes with any model, also with one that is set after it
     return plan_from_table(table, str(source), folder, trust=trust)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import glob
 import importlib.util
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ CLIENTS = ("client", *PLACES, *PEOPLE)  # columns that say whose a row is
 GROUPS = ("patient", "patient_id", "group")
 TIMES = ("year", "month", "day", "date", "time", "timestamp")  # when a row was taken, which nobody wants predicted
 PICTURES = ("path", "image", "file", "filename", "image_path")
+PICTURE_IDS = ("image_id", "image_name", "photo_id", "image")  # columns of files' names without their endings
 FEW = 20  # different whole numbers in a label column that are classes rather than amounts
+MANY = 100  # different texts in a column, from which on they are no categories
 WORDS = 4  # in a cell on average, from which on a column is text rather than names
 SIMULATED = 10  # clients, where the data names none
 PIXELS = 112  # of pictures that a frozen network reads
@@ -163,12 +167,32 @@ def _pictures(folder: Path) -> Draft | None:
     first = next(files, None)
     if first is None:
         return None
+    if (listed := _listed(folder)) is not None:
+        return listed
     features = _frozen_pictures()
     guesses = [] if features else [f"pictures are brought to {SMALL} pixels, as no frozen network is installed"]
     depth = len(first.relative_to(folder).parts) - 1 - (first.relative_to(folder).parts[0] in ("train", "test"))
     if depth == 2:
-        guesses.append('upper folders are clients; with layout = "domain/class" they are domains')
+        guesses.append('upper folders are clients; layout = "domain/class" and partition = "domain" make them domains')
     return _draft(folder, "images", {"path": str(folder), "size": PIXELS if features else SMALL}, guesses, features)
+
+
+def _listed(folder: Path) -> Draft | None:
+    """Return the pictures that a table beside them lists, with those of a second one as the test set."""
+    tables = [(file, _table(file)) for file in sorted(folder.glob("*")) if file.suffix.lower() in (".csv", ".parquet")]
+    found = [(file, table, image) for file, table in tables if (image := _image(file, table)) is not None]
+    tests = [file for file, *_ in found if "test" in file.stem.lower()]
+    rest = [one for one in found if one[0] not in tests]
+    if len(rest) != 1 or len(tests) > 1:
+        names = ", ".join(file.name for file, *_ in found)
+        require(not found, f"Several tables of '{folder}' list pictures: {names}. Say which one to look at.")
+        return None
+    return _manifest(*rest[0], tests[0] if tests else None)
+
+
+def _table(file: Path) -> Any:
+    reader: TableSource = Parquet(str(file), "") if file.suffix.lower() == ".parquet" else Csv(str(file), "")
+    return reader.table_of(file)
 
 
 def _texts(path: Path) -> Draft | None:
@@ -204,9 +228,8 @@ def _tables(path: Path) -> Draft | None:
     names = list(dict.fromkeys(name for table in tables for name in table.column_names))
     if ending != ".parquet" and (delimiter := _delimiter(files[0])):
         guess.settings |= delimiter
-    picture = _first(PICTURES, names)
-    if len(files) == 1 and picture is not None and _names_pictures(tables[0].column(picture)):
-        return _manifest(path, tables[0], picture)
+    if len(files) == 1 and (image := _image(files[0], tables[0])) is not None:
+        return _manifest(files[0], tables[0], image)
     common = [name for name in names if all(name in table.column_names for table in tables)]
     require(len(common) > 0, f"No column is in every table of '{path}', so there is none that all could predict.")
     if unlike := [name for name in names if _kinds(tables, name) == {True, False}]:
@@ -247,9 +270,9 @@ def _first(wanted: Sequence[str], names: Iterable[str]) -> str | None:
     return next((by_letters[_letters(one)] for one in wanted if _letters(one) in by_letters), None)
 
 
-def _last(names: Sequence[str]) -> str:
-    """Return the last column that does not seem to say whose a row is, or when it was taken."""
-    taken = {_first((word,), names) for word in (*CLIENTS, *GROUPS, *TIMES, "domain", "split")}
+def _last(names: Sequence[str], prose: Collection[str] = ()) -> str:
+    """Return the last column that does not seem to say whose a row is, or when it was taken, nor to be prose."""
+    taken = {_first((word,), names) for word in (*CLIENTS, *GROUPS, *TIMES, "domain", "split")} | {*prose}
     return next((name for name in reversed(names) if name not in taken), names[-1])
 
 
@@ -263,21 +286,54 @@ def _names_pictures(column: Any) -> bool:
     return all(isinstance(one, str) and Path(one).suffix.lower() in ENDINGS for one in values)
 
 
-def _manifest(path: Path, table: Any, picture: str) -> Draft:
+def _image(file: Path, table: Any) -> str | None:
+    """Return the column that names the pictures of a table, or the pattern by which its ids do; None where none does.
+
+    Ids are those of files beside the table, or in folders there: `{image_id}.jpg`.
+    """
+    names = table.column_names
+    named = _first(PICTURES, names)
+    if named is not None and _names_pictures(table.column(named)):
+        return named
+    ids = _first(PICTURE_IDS, names)
+    if ids is None:
+        return None
+    name = _as_written(file, table, ids)
+    for folders in ("", "*/", "*/*/"):
+        there = file.parent.glob(f"{folders}{glob.escape(name)}.*")
+        if found := next((one for one in sorted(there) if one.suffix.lower() in ENDINGS), None):
+            return (found.parent.relative_to(file.parent) / f"{{{ids}}}{found.suffix}").as_posix()
+    return None
+
+
+def _as_written(file: Path, table: Any, column: str) -> str:
+    """Return the first value of a column; of a CSV file as it stands there, since `007` is no number but a name."""
+    if file.suffix.lower() == ".parquet":
+        return str(table.column(column)[0])
+    with file.open(encoding="utf-8", errors="replace", newline="") as opened:
+        return str(next(csv.DictReader(opened, **_delimiter(file)))[column])
+
+
+def _manifest(path: Path, table: Any, picture: str, test: Path | None = None) -> Draft:
     features, names = _frozen_pictures(), table.column_names
-    rest = [name for name in names if name != picture]
+    rest = [name for name in names if name != picture and f"{{{name}}}" not in picture]
     label = _first(LABELS, rest) or _last(rest)
     client, domain = _first(CLIENTS, rest), _first(("domain",), rest)
     settings: Table = {"path": str(path), "image": picture, "label": label, "size": PIXELS if features else SMALL}
     settings |= {} if client is None else {"client": client}
     settings |= {} if domain is None else {"domain": domain}
-    return _draft(path, "manifest", settings, [f"'{label}' is what to predict"], features)
+    settings |= {} if test is None else {"test_path": str(test)}
+    told = [f"'{label}' is what to predict"]
+    told += [] if client is None else [f"'{client}' says whose a picture is"]
+    told += [] if domain is None else [f"'{domain}' names domains"]
+    told += [] if test is None else [f"'{test.name}' lists the test pictures"]
+    return _draft(path, "manifest", settings, told, features)
 
 
 def _label(guess: Guess, tables: Sequence[Any], names: Sequence[str]) -> None:
     import pyarrow as pa
 
-    label = _first(LABELS, names) or _last(names)
+    label = _first(LABELS, names) or _last(names, [name for name in names if _is_prose(_texts_of(tables, name))])
     guess.set("label", label, f"'{label}' is what to predict")
     columns = [table.column(label) for table in tables if label in table.column_names]
     if all(pa.types.is_integer(one.type) or pa.types.is_floating(one.type) for one in columns):
@@ -286,6 +342,16 @@ def _label(guess: Guess, tables: Sequence[Any], names: Sequence[str]) -> None:
         kind = "classes" if whole else "real"
         why = f"its {len(values)} different numbers are {'classes' if whole else 'amounts'}"
         guess.set("target", kind, why)
+
+
+def _texts_of(tables: Sequence[Any], name: str) -> list[str]:
+    columns = [table.column(name) for table in tables if name in table.column_names]
+    return [text for one in columns if _is_text(one) for text in one.to_pylist() if isinstance(text, str)]
+
+
+def _is_prose(values: Sequence[str]) -> bool:
+    """Tell whether cells are texts to be read: nearly all different, and of several words."""
+    return len(set(values)) > MANY and float(np.mean([len(text.split()) for text in values[:200]])) >= WORDS
 
 
 def _clients(guess: Guess, names: Sequence[str], one_file: bool) -> None:
@@ -315,11 +381,10 @@ def _cells(guess: Guess, tables: Sequence[Any], names: Sequence[str]) -> Table |
         if any(pa.types.is_temporal(one.type) for one in columns):
             dropped.append(name)
         elif any(_is_text(one) for one in columns):
-            values = [text for one in columns for text in one.to_pylist() if isinstance(text, str)]
-            long = bool(values) and float(np.mean([len(text.split()) for text in values[:200]])) >= WORDS
-            if len(set(values)) > 100 and long:
+            values = _texts_of(tables, name)
+            if _is_prose(values):
                 prose = True
-            elif len(set(values)) > 100:
+            elif len(set(values)) > MANY:
                 dropped.append(name)
     features = _frozen_text() if prose else None
     if prose:

@@ -53,6 +53,12 @@ class Objects:
     name: str | None = None
     scale: Any = None
 
+    def __post_init__(self) -> None:
+        says = "names a column of a frame; names of arrays' clients are part of the data: data=(x, y, client)"
+        for key in ("label", "client"):
+            given = getattr(self, key)
+            require(isinstance(given, str), f"'{key}' {says}. Got {type(given).__name__}.")
+
     def plan(self, trust: Trust) -> tuple[Plan, Data]:
         """Return the plan that these objects make, and the data where they are the caller's own."""
         for key, what in (("data", "the data to learn from"), ("algorithm", "an algorithm or a list of phases")):

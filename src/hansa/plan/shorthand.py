@@ -1,15 +1,15 @@
 """The papers' notation as a plan: `OLL(Fed3R + FedAvg(features)) + FP(head)`.
 
 Phases are joined by `+`.  A phase is a name, with what it trains (or keeps personal) in brackets and its rounds after a
-dash: `FedAvg-300(features)`, `FedSim(head)`; after DeepAFL stands the number of its layers, `DeepAFL-5`.  `OLL( … )`
-prunes the classifier after the phases it encloses.  What comes out is an ordinary list of phases, and everything a plan
-may say of a phase can be changed in it.
+dash: `FedAvg-300(features)`, `FedSim(head)`; after DeepAFL stands the number of its layers, `DeepAFL-5`, and after
+Fed3R-RF that of the random features, `Fed3R-RF-10k`.  `OLL( … )` prunes the classifier after the phases it encloses.
+What comes out is an ordinary list of phases, and everything a plan may say of a phase can be changed in it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hansa.errors import HansaError, did_you_mean
@@ -31,17 +31,37 @@ class Word(NamedTuple):
     layers: int = 0  # phases that it stands for where no number is given; 0 where a number is one of rounds
 
 
-def expand(table: Table) -> None:
-    """Put the phases that a plan's line of notation stands for in its place; random features also lift the model."""
-    if not isinstance(table.get("phases"), str):
-        return
-    table["phases"] = phases_from(table["phases"])
+def expand(table: Table) -> list[Table]:
+    """Put the phases that a plan's line of notation stands for in its place; return what lifts the model for them."""
+    line = table.get("phases")
+    if not isinstance(line, str):
+        return []
+    table["phases"] = phases_from(line)
     made = [phase["algorithm"] for phase in table["phases"]]
-    if SCALE in made:
-        table["model"] = {"name": "random-features", "inner": table.get("model", "linear")}
+    lifts = [{"name": "random-features", **_dimension(line)}] if SCALE in made else []
     if layers := made.count("deepafl"):
-        deep = {"name": "deep-random-features", "layers": layers}
-        table["model"] = {**deep, "inner": table.get("model", "linear")}
+        lifts.append({"name": "deep-random-features", "layers": layers})
+    lift(table, lifts)
+    return lifts
+
+
+def lift(table: Table, lifts: Sequence[Table]) -> None:
+    """Put random features on top of a plan's model, whichever it is; a model that has them is given their number."""
+    for one in lifts:
+        model = table.get("model", "linear")
+        there = model if isinstance(model, dict) else {"name": model}
+        table["model"] = {**there, **one} if there.get("name") == one["name"] else {**one, "inner": model}
+
+
+def _dimension(line: str) -> Table:
+    """Return the number of random features that a line asks for, as a setting of the model; nothing where it does not.
+
+    A plan has one model, so a line may ask for one number only.
+    """
+    numbers = {_rounds(word)[1] for word in _TOKEN.findall(line) if _rounds(word)[0].lower() == "fed3r-rf"} - {None}
+    if len(numbers) > 1:
+        raise HansaError(f"The phases '{line}' cannot be read: there is one model, so Fed3R-RF has one number.")
+    return {"dimension": numbers.pop()} if numbers else {}
 
 
 def phases_from(text: str) -> list[Table]:
@@ -86,6 +106,11 @@ def _phase(tokens: _Tokens, word: str, part: str) -> list[Table]:
     if part and meant not in known.parts:
         use = f"use {' or '.join(known.parts)}" if known.parts else "leave the brackets out"
         raise tokens.error(f"'{part}' cannot stand in the brackets of {name}; {use}")
+    counts = bool(known.parts or known.layers) or name.lower() == "fed3r-rf"
+    if rounds is not None and not counts:
+        raise tokens.error(f"{name} is one round, so no number stands after it; write {name}")
+    if rounds == 0:
+        raise tokens.error(f"the number after {name} must be 1 or more")
     written = f"{name}({meant})" if known.parts and meant != "none" else name
     changed = {"rounds": rounds} if rounds and known.parts else {}
     if known.layers:

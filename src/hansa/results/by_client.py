@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -88,5 +89,11 @@ def _alone(run: Run, so_far: Sequence[Row]) -> bool:
 
 def few(found: Sequence[ByClient]) -> list[str]:
     """Return the names of all clients, in their order; none where they are too many for a table."""
-    names = sorted(dict.fromkeys(client for one in found for client in one.each))
+    names = sorted(dict.fromkeys(client for one in found for client in one.each), key=_counted)
     return names if len(names) <= FEW else []
+
+
+def _counted(name: str) -> list[tuple[bool, int, str]]:
+    """Return what sorts names as people count: client 2 comes before client 10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(place % 2 == 1, int(part) if place % 2 else 0, part) for place, part in enumerate(parts)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,3 +101,17 @@ def learnt_alone(one: Fares, shown: Sequence[Fares]) -> Fares | None:
     if not found or one.alone:
         return None
     return max(found, key=lambda other: len({*other.seeds} & {*one.seeds}))
+
+
+def division(run: Run) -> str:
+    """Return what tells one division of data from another: who has how many samples of what."""
+    return json.dumps([run.data.get("clients"), run.data.get("counts"), run.data.get("sizes")], default=str)
+
+
+def namesakes(runs: Sequence[Run]) -> str:
+    """Tell where clients of one name are not the same: simulated ones, of runs that divide their data differently."""
+    named = {"natural", "domain"}  # partitions whose clients are the data's own
+    simulated = any(run.plan.get("data", {}).get("partition", {}).get("name") not in named for run in runs)
+    if not simulated or len({division(run) for run in runs}) < 2:
+        return ""
+    return "The runs divide their data differently, so a simulated client holds other samples in each division."

@@ -15,6 +15,7 @@ Watch = Callable[[Record], None]
 Extraction = Callable[[int, int], None]
 Tell = Callable[[str], None]  # takes a sentence
 LATELY_SECONDS = 30.0  # that a rate is taken over
+MOMENT_SECONDS = 0.05  # in which no network reads a batch of pictures: too short for a rate
 Show = Callable[[str, int, int, str, str], None]  # of what, how much is done, of how much, of which unit, and a note
 
 
@@ -33,7 +34,10 @@ def round_watcher(show: Show, rounds: Sequence[int]) -> Watch:
 
 
 def extraction_watcher(show: Show) -> Extraction:
-    """Return what shows how many samples have features, and how many a second got theirs of late."""
+    """Return what shows how many samples have features, and how many a second got theirs of late.
+
+    Those that a cache had are told in no time at all: what follows within a moment is no rate.
+    """
     lately: deque[tuple[float, int]] = deque()
 
     def watch(done: int, total: int) -> None:
@@ -42,7 +46,7 @@ def extraction_watcher(show: Show) -> Extraction:
         while now - lately[0][0] > LATELY_SECONDS:
             lately.popleft()
         before, there = lately[0]
-        rate = (done - there) / (now - before) if now > before else 0.0
+        rate = (done - there) / (now - before) if now > before + MOMENT_SECONDS else 0.0
         show("features", done, total, "samples", f"{rate:,.0f} a second" if rate else "")
 
     return watch

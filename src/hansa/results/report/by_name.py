@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hansa.results.by_client import few
 from hansa.results.columns import Column
-from hansa.results.fares import Fares, fares, learnt_alone
+from hansa.results.fares import Fares, fares, learnt_alone, namesakes
 from hansa.results.reader import Run
 from hansa.results.report.format import count_text, gain_text, spread_text
 from hansa.results.report.markup import Markup, element, join
@@ -19,13 +19,16 @@ def section(groups: Sequence[Sequence[Run]], labels: Sequence[str]) -> Markup | 
     found = fares(groups, labels)
     names = few([one for told in found for one in told.each])
     metrics = dict.fromkeys(one.metric for one in found) if names else {}
-    return join(_card(names, metric, [one for one in found if one.metric == metric]) for metric in metrics) or None
+    told = namesakes([run for group in groups for run in group])
+    return (
+        join(_card(names, metric, [one for one in found if one.metric == metric], told) for metric in metrics) or None
+    )
 
 
-def _card(names: Sequence[str], metric: Column, shown: Sequence[Fares]) -> Markup:
+def _card(names: Sequence[str], metric: Column, shown: Sequence[Fares], told: str) -> Markup:
     title = f"{metric.facts.title[:1].upper()}{metric.facts.title[1:]} by client"
     drawn = _by_run(names, shown, title) if len(shown) > MOST_CARDS else _by_client(names, shown, title)
-    return element("div", element("h3", title), drawn, element("p", _note(shown), class_="note"))
+    return element("div", element("h3", title), drawn, element("p", f"{_note(shown)} {told}".strip(), class_="note"))
 
 
 def _note(shown: Sequence[Fares]) -> str:

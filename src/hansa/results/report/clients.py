@@ -92,7 +92,8 @@ def _of_metric(found: Sequence[Group], several: bool) -> Markup:
     shown, axis = shown[:MOST_HISTOGRAMS], _axis(found)
     most = max(max(one.count for one in _bins(group, axis)) for group in shown)
     drawn = [_histogram(group, axis, most, several) for group in shown]
-    return join([_cumulative([group for group in found if group.final], axis), *drawn])
+    last = [group for group in found if group.final]
+    return join([_cumulative(last, axis, len(last) - sum(group.final for group in shown)), *drawn])
 
 
 def _axis(found: Sequence[Group]) -> Axis:
@@ -135,8 +136,8 @@ def _histogram(group: Group, axis: Axis, most: int, several: bool) -> Markup:
     return figure(title, picture, note=note)
 
 
-def _cumulative(found: Sequence[Group], axis: Axis) -> Markup:
-    """Return, for every value, the share of clients that do not exceed it."""
+def _cumulative(found: Sequence[Group], axis: Axis, left_out: int) -> Markup:
+    """Return, for every value, the share of clients that do not exceed it; tell how many have no histogram."""
     x, y, higher = Scale(axis.low, axis.high, LEFT, RIGHT), Scale(0.0, 1.0, BOTTOM, TOP), axis.metric.facts.higher
     top = y(0.1) if higher else y(1.0)
     shares = Ticks(linear_ticks(0.0, 1.0, 5), lambda value: f"{100 * value:.0f} %")
@@ -157,6 +158,7 @@ def _cumulative(found: Sequence[Group], axis: Axis) -> Markup:
     )
     better = "right" if higher else "left"
     note = f"Share of clients at or below each {axis.metric.facts.title} in the last phase; further {better} is better."
+    note += f" {left_out} more run{'s are' if left_out > 1 else ' is'} drawn here alone." if left_out else ""
     return figure("All clients", picture, note=note)
 
 

@@ -337,10 +337,10 @@ def _data(runs: Sequence[Run], names: Sequence[str]) -> list[Markup]:
 
 
 def _runs(names: Sequence[str]) -> str:
-    return "Runs: " + ", ".join(names)
+    return "Runs: " + "; ".join(names)
 
 
 def _few(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     left = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {left} more" if left > 0 else "")
+    return "; ".join(names[:NAMED]) + (f"; and {left} more" if left > 0 else "")

@@ -5,13 +5,13 @@ Runs of one plan that differ in their seed are one entry: mean ± standard devia
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hansa.results.columns import Column
+from hansa.results.fares import division
 from hansa.results.reader import Run
 from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text, spread_text
 from hansa.results.report.markup import Markup, element
@@ -46,7 +46,7 @@ def ranking(groups: Sequence[Sequence[Run]], names: Sequence[str], colours: Sequ
 
     The best is marked among those without a note: what was divided otherwise or exploded is no match for the others.
     """
-    usual = Counter(_division(run) for group in groups for run in group).most_common(1)[0][0]
+    usual = Counter(division(run) for group in groups for run in group).most_common(1)[0][0]
     named = zip(groups, names, colours, strict=True)
     entries = [_entry(group, name, colour, usual) for group, name, colour in named]
     metric = _shared(entries)
@@ -74,14 +74,9 @@ def _entry(group: Sequence[Run], name: str, colour: int, usual: str) -> Entry:
         notes.append("outputs are no numbers")
     if any(row.exploded for row in wholes):
         notes.append("the loss exploded")
-    if all(_division(run) != usual for run in group):
+    if all(division(run) != usual for run in group):
         notes.append("data divided otherwise than in most runs")
     return Entry(name, colour, wholes, tuple(notes))
-
-
-def _division(run: Run) -> str:
-    """Return what tells one division of data from another: who has how many samples of what."""
-    return json.dumps([run.data.get("clients"), run.data.get("counts"), run.data.get("sizes")], default=str)
 
 
 def _place(one: Entry, metric: Column | None) -> tuple[bool, float]:
