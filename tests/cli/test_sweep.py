@@ -61,10 +61,9 @@ def test_halving_keeps_a_third_for_three_times_the_rounds() -> None:
     assert [(one.candidates, one.share) for one in rungs(9, True)] == [(9, 1 / 9), (3, 1 / 3), (1, 1)]
     assert [one.candidates for one in rungs(4, True)] == [4, 2, 1] and len(rungs(1, True)) == len(rungs(9, False)) == 1
     (plan,) = (one.plan for one in candidates("digits-fed3r-fedavg", ["phases.1.rounds=30"], [axis("name=a")]))
-    assert [phase.rounds for phase in shortened(plan, 1 / 3).phases] == [
-        plan.phases[0].rounds,
-        10,
-    ]  # a closed form's stay
+    stay, asked = [phase.rounds for phase in plan.phases[:-1]], plan.phases[-1].rounds
+    assert stay == [1, 1] and asked == 30  # of a closed form and its calibration
+    assert [phase.rounds for phase in shortened(plan, 1 / 3).phases] == [*stay, 10]
 
 
 def test_validation_chooses_in_the_direction_of_its_metric() -> None:
