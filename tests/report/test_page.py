@@ -336,6 +336,14 @@ def test_a_ranking_is_by_one_metric_and_says_what_others_have_instead(tmp_path: 
     assert order == ["run-5", "run-4", "run-3", "run-2", "run-1", "run-0", "errors"]
     last = table[table.index('data-value="errors"') :]
     assert '<td data-value="">–</td>' in last and re.search(r">Test RMSE [\d.]+<", last)
+    seeds = [
+        Run.open(write_run(tmp_path / f"e-{seed}", "e", [replace(REAL, end=2.0 * seed)], seed=seed)) for seed in (1, 2)
+    ]
+    values = [phases(run)[-1].metrics["test_rmse"] for run in seeds]
+    text = page([*map(Run.open, folders), *seeds])
+    table = text[text.index('class="ranking"') : text.index("</table>")]
+    told = re.search(r">Test RMSE ([\d.]+) ± ([\d.]+)<", table)  # of all seeds, and not of the first
+    assert told and float(told[1]) == pytest.approx(statistics.fmean(values), rel=0.01)
 
 
 def test_two_dozen_runs_have_colours_and_patterns_of_their_own() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hansa.results.columns import Column
 from hansa.results.fares import division
 from hansa.results.reader import Run
-from hansa.results.report.format import bytes_text, count_text, flops_text, metric_text, seconds_text, spread_text
+from hansa.results.report.format import bytes_text, count_text, flops_text, seconds_text, spread_text
 from hansa.results.report.markup import Markup, element
 from hansa.results.report.tables import swatch
 from hansa.results.rows import Row, averaged, headlines, phases, spread_of, total
@@ -91,8 +91,9 @@ def _line(place: int, one: Entry, metric: Column | None, best: bool) -> Markup:
     ranked = found is not None
     name = element("th", swatch(one.colour), one.name, scope="row", data_value=one.name)
     notes = [*one.notes]
-    if spent and spent.headline and not ranked:
-        notes.append(f"{spent.headline.column.title} {metric_text(spent.headline.column, spent.headline.value)}")
+    other = spent.headline.column if spent and spent.headline and not ranked else None
+    if other and (instead := one.spread(other)):
+        notes.append(f"{other.title} {spread_text(other, instead)}")
     shown = "–" if metric is None or found is None else spread_text(metric, found)
     costs = [] if spent is None else [spent.rounds, spent.bytes, spent.flops, spent.seconds]
     texts = (count_text, bytes_text, flops_text, seconds_text)
