@@ -164,7 +164,7 @@ SETTINGS = {one.name: one for one in (*map(cifar, ALPHAS), femnist(), shakespear
 Way = tuple[str, str, str, bool]  # ψ, φ, τ, and whether its superclients are also trained on; random ones need no ψ
 WAYS: tuple[Way, ...] = (
     ("", "random", "", True),
-    ("clf", "kmeans", "euclidean", False),
+    ("clf", "kmeans", "euclidean", True),
     ("clf", "greedy", "cosine", True),
     ("clf", "greedy", "euclidean", False),
     ("clf", "greedy", "wasserstein", False),
@@ -185,7 +185,7 @@ WAYS: tuple[Way, ...] = (
     ("task2vec", "icg", "euclidean", True),
     ("labels", "greedy", "kl", True),
     ("labels", "greedy", "wasserstein", False),
-    ("labels", "icg", "euclidean", False),
+    ("labels", "icg", "euclidean", True),
 )
 ESTIMATORS = ("clf", "conf", "conf-0.01", "task2vec", "labels")  # with the rate they train with, where not 0.1
 GROUPED = "cifar-0"  # the setting whose clients are grouped: one class a client
