@@ -371,7 +371,7 @@ def test_every_run_of_superclients_is_a_plan_at_equal_client_updates(experiment)
     for job in plans.values():
         check_phases(plan_from_table(json.loads(json.dumps(job.plan)), job.name, page.RUNS))
     assert (
-        len({(job.name, job.seed) for job in jobs}) == 3 * (8 * 5 + 3) + 3 * 5 + 3 * 10 + 3 * 6
+        len({(job.name, job.seed) for job in jobs}) == 3 * (8 * 5 + 3) + 3 * 5 + 3 * 12 + 3 * 6
     )  # none twice but by a name
     assert all(job.after in plans for job in jobs if job.after)
     for setting in page.SETTINGS.values():
