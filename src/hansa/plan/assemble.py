@@ -86,8 +86,8 @@ def assemble(
     for phase in experiment.phases:
         check(phase, federation)
     own = experiment.origin is not None and experiment.origin.side.individual
-    for why in misfits(experiment.phases, experiment.task, described, differ, individual=own):
-        raise HansaError(why)
+    if problems := misfits(experiment.phases, experiment.task, described, differ, individual=own):
+        raise HansaError(problems[0])
     for phase in experiment.phases:
         training = training_of(phase.algorithm)
         if training is not None and training.objective is not None:

@@ -84,10 +84,10 @@ def misfits(
     Where the clients are made up, `differ` says what is known of the real ones.  `individual` tells whether they may
     begin with models of their own.
     """
-    own = [individual or any(one.algorithm.personal for one in phases[: place + 1]) for place in range(len(phases))]
+    apart = [individual or any(one.algorithm.personal for one in phases[: place + 1]) for place in range(len(phases))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is said of made-up samples is about no data of the user's
-        found = [_misfit(one, task, clients, differ, apart) for one, apart in zip(phases, own, strict=True)]
+        found = [_misfit(one, task, clients, differ, own) for one, own in zip(phases, apart, strict=True)]
     return [why for why in found if why]
 
 
