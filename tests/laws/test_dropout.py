@@ -59,9 +59,10 @@ def test_chains_close_over_the_missing() -> None:
 def test_the_missing_are_recorded_and_the_others_are_asked() -> None:
     stage, journal = outcome(made())
     assert any(record["failed"] for record in journal.records)
+    seed = stage.roster(stage.phase.orchestration).seed
     for number, record in enumerate(journal.records):
         names = stage.names
-        silent = {name for name in names if seed_for(stage.sampling_seed, "dropout", number, name) < 0.5 * 2**63}
+        silent = {name for name in names if seed_for(seed, "dropout", number, name) < 0.5 * 2**63}
         assert record["failed"].keys() == silent and record["clients"] == len(names) - len(silent)
         for client, why in record["failed"].items():
             assert why == f"Client '{client}' did not answer (simulated drop-out, share 0.5)."

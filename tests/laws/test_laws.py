@@ -284,7 +284,7 @@ def test_one_long_chain_is_sequential_training(name: str) -> None:
     algorithm = FedAvg(ALGORITHMS[name].local)  # type: ignore[attr-defined]
     made = experiment(algorithm, orchestration=Chains(99), rounds=1)
     stage, _ = outcome(made)
-    (order,) = Chains(99).plan(0, stage.names, stage.sampling_seed)
+    (order,) = Chains(99).plan(0, stage.names, stage.roster(stage.phase.orchestration).seed)
     params, book = made.task.params(), RoundBook(stage)
     for client in order:
         turn = Turn(algorithm.local, made.task, params)
@@ -440,7 +440,8 @@ def test_every_method_sees_the_same_clients() -> None:
     """FedAvg after Fed3R samples the clients that FedAvg alone samples."""
     alone, init = experiment(FedAvg(LOCAL)), experiment(Fed3R())
     both = type(alone)(alone.task, alone.federation, (*init.phases, *alone.phases), alone.engine)
-    assert outcome(alone)[0].sampling_seed == outcome(both)[0].sampling_seed
+    seeds = {run.roster(run.phase.orchestration).seed for run in (outcome(alone)[0], outcome(both)[0])}
+    assert len(seeds) == 1
 
 
 def test_a_failing_client_is_named() -> None:

@@ -228,12 +228,8 @@ class PhaseRun:
         """The kind of what this phase and earlier ones learnt about single clients."""
         return self.algorithm.described_as or (self.previous.described_as if self.previous else "")
 
-    @property
-    def sampling_seed(self) -> int:
-        """The same for the first star of every plan, whatever came before: every method sees the same clients."""
-        return self._seed_of(self.phase.orchestration)
-
     def _seed_of(self, orchestration: Orchestration) -> int:
+        """Return one seed for the first star of every plan, whatever came before: every method sees the same clients."""
         return seed_for(self.experiment.seed, "orchestrate", self._earlier(type(orchestration)))
 
     def _earlier(self, kind: type) -> int:
