@@ -229,7 +229,7 @@ class PhaseRun:
         return self.algorithm.described_as or (self.previous.described_as if self.previous else "")
 
     def _seed_of(self, orchestration: Orchestration) -> int:
-        """Return the seed of a plan's first star, whatever came before: every method sees the same clients."""
+        """Return a seed by how many phases of its kind came before: every method's first star sees the same clients."""
         return seed_for(self.experiment.seed, "orchestrate", self._earlier(type(orchestration)))
 
     def _earlier(self, kind: type) -> int:
