@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from engine_cases import Doubled, Dropping
+from engine_cases import Doubled, Drawing, Dropping
 from test_kernels import CORRECTIONS, CPU, TRAININGS, jobs_of
 
 from hansa.engines.kernels import recordings
 from hansa.engines.kernels.cohort import Job
 from hansa.engines.kernels.one_by_one import Moved
-from hansa.engines.kernels.recordings import MOST, Recordings
+from hansa.engines.kernels.recordings import ABREAST, MOST, Recordings, Visit
 from hansa.models.dense import MLP
 from hansa.task import ClientData
 from hansa.training.local import LocalTraining, Trained
@@ -33,7 +33,7 @@ WAYS: dict[str, LocalTraining] = {
 def _everything_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have these networks say that they are repeatable; a CPU records by remembering the work."""
 
-    def remembered(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    def remembered(work: Callable[[], None], device: torch.device, stream: object) -> Callable[[], None]:
         for _ in range(3):  # as a GPU does, which leaves weights elsewhere
             work()
         return work
@@ -49,7 +49,15 @@ def both(job: Job, known: Recordings, device: str = DEVICE) -> tuple[Trained, Tr
     """Train a client plainly and by recordings, on a device."""
     turn = Moved(torch.device(device)).turn(job.turn)
     data = ClientData(job.data.x.to(device), job.data.y.to(device))
-    return Job(turn, data, job.seed).alone(), known.train(turn, data, job.seed)
+    (repeated,) = known.train([Visit(turn, data, job.seed)])
+    return Job(turn, data, job.seed).alone(), repeated
+
+
+def there(jobs: Sequence[Job]) -> list[Visit]:
+    """Put clients on the device, each with a seed of its own."""
+    moved = Moved(torch.device(DEVICE))
+    data = [ClientData(job.data.x.to(DEVICE), job.data.y.to(DEVICE)) for job in jobs]
+    return [Visit(moved.turn(job.turn), own, seed) for seed, (job, own) in enumerate(zip(jobs, data, strict=True))]
 
 
 def same(one: Trained, other: Trained) -> bool:
@@ -85,14 +93,14 @@ def test_statistics_classes_memory_and_anchors_that_follow_are_the_clients() -> 
 def test_what_was_recorded_at_other_rates_is_not_repeated() -> None:
     known = Recordings()
     job = jobs_of(MLP((6,)), WAYS["batches"])[-1]
-    for pace in (1.0, 0.5, 0.25, 0.125, 0.0625):
-        slower = job._replace(turn=replace(job.turn, task=replace(job.turn.task, pace=pace)))
+    for halvings in range(MOST + 1):
+        slower = job._replace(turn=replace(job.turn, task=replace(job.turn.task, pace=0.5**halvings)))
         assert same(*both(slower, known))
     assert len(known.known) == MOST
 
 
 def test_what_cannot_be_recorded_goes_on_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    def refused(work: Callable[[], None], device: torch.device, stream: object) -> Callable[[], None]:
         work()
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -101,7 +109,35 @@ def test_what_cannot_be_recorded_goes_on_step_by_step(monkeypatch: pytest.Monkey
     known = Recordings()
     for job in jobs_of(MLP((6,)), WAYS["batches"]):
         assert same(*both(job, known, "cpu"))
-    assert list(known.known.values()) == [None]
+    assert list(known.known.values()) == [[]]
+
+
+@pytest.mark.parametrize("way", ["batches", "momentum", "adam"])
+def test_clients_abreast_end_as_each_alone(way: str) -> None:
+    """Some have fewer batches than others, a short last one, or less than one, and the next lot takes over."""
+    known, jobs = Recordings(), 3 * jobs_of(MLP((6,), "tanh"), WAYS[way], "own shift", own=True)
+    visits = there(jobs)
+    found = list(known.train(visits))
+    assert all(same(Job(*visit).alone(), one) for visit, one in zip(visits, found, strict=True))
+    (lanes,) = known.known.values()
+    assert 1 < len(lanes) <= ABREAST
+
+
+def test_where_memory_is_short_one_recording_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings.Recording, "fits", lambda self: False)
+    known, jobs = Recordings(), jobs_of(MLP((6,)), WAYS["batches"])
+    visits = [Visit(job.turn, job.data, job.seed) for job in jobs]
+    monkeypatch.setattr(recordings, "records", lambda _: True)
+    monkeypatch.setattr(recordings, "recorded", lambda work, *_: work)
+    assert all(same(job.alone(), one) for job, one in zip(jobs, known.train(visits), strict=True))
+    assert [len(lanes) for lanes in known.known.values()] == [1]
+
+
+def test_networks_that_draw_train_one_after_the_other() -> None:
+    known = Recordings()
+    visits = there(jobs_of(Drawing(), WAYS["batches"]))
+    assert all(same(Job(*visit).alone(), one) for visit, one in zip(visits, known.train(visits), strict=True))
+    assert [len(lanes) for lanes in known.known.values()] == [1]
 
 
 def test_networks_are_recorded_only_where_they_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

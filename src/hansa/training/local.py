@@ -339,12 +339,12 @@ class Loop:
                 leaves = {key: leaf.detach().requires_grad_() for key, leaf in weights.items()}
             loss = self.objective.loss(self.task, {**others, **leaves}, self.given, x, y, share)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            slopes = {key: slope for key, slope in zip(leaves, found, strict=True) if slope is not None}
             decay = self.stepper.in_gradient
-            return {
-                key: slope.add(leaf.detach(), alpha=decay) if decay else slope
-                for (key, leaf), slope in zip(leaves.items(), found, strict=True)
-                if slope is not None
-            }
+            if not decay or not slopes:
+                return slopes
+            decayed = torch._foreach_add([*slopes.values()], [leaves[key].detach() for key in slopes], alpha=decay)
+            return dict(zip(slopes, decayed, strict=True))
 
         return slope
 

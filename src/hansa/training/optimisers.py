@@ -33,11 +33,19 @@ def memory(names: Iterable[str], weights: Mapping[str, Tensor], before: Tree, st
     return {key: leaf.copy_(before[key]) if key in before else leaf for key, leaf in new.items()}
 
 
-def sgd(weight: Tensor, gradient: Tensor, rate: float, momentum: float, velocity: Tensor | None) -> None:
-    """Step by `v ← β·v + g`, `w ← w − η·v`."""
-    if velocity is not None:
-        gradient = velocity.mul_(momentum).add_(gradient)
-    weight.sub_(gradient, alpha=rate)
+def sgd(
+    weights: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    rate: float,
+    momentum: float = 0.0,
+    velocities: Sequence[Tensor] = (),
+) -> None:
+    """Step by `v ← β·v + g`, `w ← w − η·v`: in one call for all weights, of which a deep network has hundreds."""
+    if momentum:
+        torch._foreach_mul_([*velocities], momentum)
+        torch._foreach_add_([*velocities], [*gradients])
+        gradients = velocities
+    torch._foreach_sub_([*weights], [*gradients], alpha=rate)
 
 
 def adam(

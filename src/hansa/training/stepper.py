@@ -74,10 +74,12 @@ class Stepper:
         return self.memory[name][rows] if self.dims else self.memory[name]
 
     def _descend(self, weights: Tree, gradients: Tree, rows: slice) -> None:
-        momentum = self.training.momentum
-        for key, slope in gradients.items():
-            velocity = self._rows(f"velocity.{key}", rows) if momentum else None
-            optimisers.sgd(weights[key], slope, self.rate(key), momentum, velocity)
+        momentum, by_rate = self.training.momentum, dict[float, list[str]]()
+        for key in gradients:
+            by_rate.setdefault(self.rate(key), []).append(key)
+        for rate, keys in by_rate.items():
+            velocities = [self._rows(f"velocity.{key}", rows) for key in keys] if momentum else []
+            optimisers.sgd([weights[key] for key in keys], [gradients[key] for key in keys], rate, momentum, velocities)
 
     def _adapt(self, weights: Tree, gradients: Tree, rows: slice) -> None:
         if not gradients:

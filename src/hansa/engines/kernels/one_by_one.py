@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hansa.engines.kernels.cohort import Cohort
 from hansa.engines.kernels.lazy_sum import Copies
-from hansa.engines.kernels.recordings import Recordings
+from hansa.engines.kernels.recordings import Recordings, Visit
 from hansa.lazy import torch
 from hansa.task import Task
 from hansa.training.local import Trained, Turn
@@ -57,9 +57,10 @@ class OneByOne:
     def _learn(self, cohort: Cohort, device: torch.device) -> Iterator[tuple[Turn, Trained, Tree]]:
         """Yield every client's turn, what training gives, and where it started on the device."""
         cohort, moved = cohort.on(device), Moved(device)
-        for turn, data, seed in zip(cohort.turns, cohort.parts, cohort.seeds, strict=True):
-            here = moved.turn(turn)
-            yield turn, self.recordings.train(here, data, seed), here.start
+        every = zip(cohort.turns, cohort.parts, cohort.seeds, strict=True)
+        visits = [Visit(moved.turn(turn), data, seed) for turn, data, seed in every]
+        for turn, visit, found in zip(cohort.turns, visits, self.recordings.train(visits), strict=True):
+            yield turn, found, visit.turn.start
 
 
 @dataclass
@@ -96,10 +97,20 @@ class Moved:
 
 def _brought_back(turn: Turn, found: Trained) -> Trained:
     """Return a result in this machine's memory; leaves that did not train are the ones that came in."""
+    own = {} if turn.measures else _fetched(turn.training.moving(found.params))
+    memory, anchor, slope = (_fetched(tree) for tree in (found.memory, found.anchor, found.slope))
+    return found._replace(params={**turn.start, **own}, memory=memory, anchor=anchor, slope=slope)
 
-    def back(tree: Tree) -> Tree:
+
+def _fetched(tree: Tree) -> Tree:
+    """Return leaves in this machine's memory, in their layout: fetched together, since each fetch is a wait."""
+    away = {key: leaf for key, leaf in tree.items() if leaf.device.type != "cpu"}
+    if len({leaf.dtype for leaf in away.values()}) != 1:
         return {key: leaf.cpu() for key, leaf in tree.items()}
-
-    own = {} if turn.measures else back(turn.training.moving(found.params))
-    params = {**turn.start, **own}
-    return found._replace(params=params, memory=back(found.memory), anchor=back(found.anchor), slope=back(found.slope))
+    whole = torch.cat([leaf.flatten() for leaf in away.values()]).cpu()
+    parts = whole.split_with_sizes([leaf.numel() for leaf in away.values()])
+    back = {key: torch.empty_like(leaf, device="cpu") for key, leaf in away.items()}
+    return {
+        **tree,
+        **{key: leaf.copy_(part.view(leaf.shape)) for (key, leaf), part in zip(back.items(), parts, strict=True)},
+    }

@@ -4,14 +4,21 @@ A step of a deep network on a small batch is a thousand small operations, and te
 times as long as they do.  A recording is told in one go.  It reads and writes tensors of its own, into which a client's
 are copied first and from which what moved is copied back, so results are those of the plain loop, to the bit.
 
+Most of those operations are too small to fill a GPU, so the same step is recorded a few times, each on a stream and
+with tensors of its own, and as many clients train abreast: while one waits for the end of a small operation, another's
+run.
+
 What a recording cannot see is Python: a network that decides anything by a number, or counts its passes, would go on as
 it did while it was recorded.  So only networks that say of themselves that they are `repeatable` are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 from hansa.engines.kernels.cohort import steps_of
 from hansa.lazy import Tensor, torch
@@ -19,46 +26,96 @@ from hansa.models.parts import parts_of
 from hansa.task import Batch, ClientData
 from hansa.training.channels_last import channels_last
 from hansa.training.directions import PLAIN
+from hansa.training.layers import draws
 from hansa.training.local import Loop, Trained, Turn, seeded, train
 from hansa.training.objectives import CROSS_ENTROPY, SQUARED_ERROR
 from hansa.tree import copy
 
 FEWEST = 8  # steps of a visit from which recording one, which takes some, is worth it
-MOST = 4  # recordings that are kept: those of alternating turns, and of rates that have changed
+ABREAST = 5  # clients that train at a time
+MOST = 12  # recordings that are kept in all: those of alternating turns, and of rates that have changed
+SPARE = 3  # recordings that would still fit into a GPU's memory where another one is made to train more clients abreast
 WARM = 3  # steps before a recording, in which libraries make their choices
+
+
+class Visit(NamedTuple):
+    """A client's turn on a device."""
+
+    turn: Turn
+    data: ClientData
+    seed: int
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """The steps recorded so far; one that could not be recorded is kept as None."""
+    """The steps recorded so far, of each kind several times; of a kind that could not be recorded, none."""
 
-    known: dict[Hashable, Recording | None] = field(default_factory=dict)
+    known: dict[Hashable, list[Recording]] = field(default_factory=dict)
 
-    def train(self, turn: Turn, data: ClientData, seed: int) -> Trained:
-        """Carry out a turn for one client, its full batches by a recording where that is possible."""
-        if not (records(data.x.device) and repeatable(turn)):
-            return train(turn, data, seed)
-        loop = Loop(turn, data)
-        recording = self._of(loop, data)
-        with seeded(turn.task, seed, data.x.device):
-            if recording is None:
-                return loop.run(torch.Generator().manual_seed(seed))
-            return recording.run(loop, torch.Generator().manual_seed(seed))
+    def train(self, visits: Sequence[Visit]) -> Iterator[Trained]:
+        """Carry out clients' turns, full batches by recordings where that is possible; yield results in their order."""
+        place = 0
+        while place < len(visits):
+            lot = self._lot(visits, place)
+            place += max(1, len(lot))
+            if lot:
+                yield from _abreast(lot)
+            else:
+                yield train(*visits[place - 1])
 
-    def _of(self, loop: Loop, data: ClientData) -> Recording | None:
-        """Return the recording of a client's steps, made now where they are many."""
-        turn, size = loop.turn, loop.training.batch_size
-        if len(data) < size:
-            return None
-        kind = _kind(loop, data)
-        if kind not in self.known and steps_of(turn, len(data)) >= FEWEST:
-            while len(self.known) >= MOST:
-                self.known.pop(next(iter(self.known)))
-            try:
-                self.known[kind] = Recording(loop, data.x[:size], data.y[:size])
-            except RuntimeError:  # an operation that no recording may hold
-                self.known[kind] = None
-        return self.known.get(kind)
+    def _lot(self, visits: Sequence[Visit], first: int) -> list[tuple[Recording, Loop, int]]:
+        """Return the next clients that one kind of recording serves, a recording for each; none where none does."""
+        kind, found, lot = None, list[Recording](), list[tuple[Recording, Loop, int]]()
+        for turn, data, seed in visits[first : first + ABREAST]:
+            if not (records(data.x.device) and repeatable(turn) and len(data) >= turn.training.batch_size):
+                break
+            loop = Loop(turn, data)
+            if kind is None:
+                kind = _kind(loop, data)
+                found = self._of(kind, loop, data)
+            elif _kind(loop, data) != kind or (draws(turn.task.module) and lot):  # torch draws of one generator
+                break
+            if len(lot) == len(found) and not self._another(kind, loop, data):
+                break
+            lot.append((found[len(lot)], loop, seed))
+        return lot
+
+    def _of(self, kind: Hashable, loop: Loop, data: ClientData) -> list[Recording]:
+        """Return the recordings of a kind, the first made now where a client has many steps; the newest are kept."""
+        if kind not in self.known and steps_of(loop.turn, len(data)) >= FEWEST:
+            self.known[kind] = []
+            self._record(kind, loop, data)
+        if kind in self.known:
+            self.known[kind] = self.known.pop(kind)
+        return self.known.get(kind, [])
+
+    def _another(self, kind: Hashable, loop: Loop, data: ClientData) -> bool:
+        """Record a kind once more, for another client beside those that have one, unless memory is short."""
+        own = self.known.get(kind, [])
+        worth = bool(own) and steps_of(loop.turn, len(data)) >= FEWEST and own[0].fits()
+        return worth and self._record(kind, loop, data)
+
+    def _record(self, kind: Hashable, loop: Loop, data: ClientData) -> bool:
+        """Make a recording of a kind; tell whether it could be made."""
+        own, size = self.known[kind], loop.training.batch_size
+        while sum(map(len, self.known.values())) >= MOST and next(iter(self.known)) != kind:
+            self.known.pop(next(iter(self.known)))
+        try:
+            own.append(Recording(loop, data.x[:size], data.y[:size]))
+        except RuntimeError:  # an operation that no recording may hold, or no memory left
+            return False
+        return True
+
+
+def _abreast(lot: Sequence[tuple[Recording, Loop, int]]) -> Iterator[Trained]:
+    """Take the steps of some clients, those of all before the next ones of any; yield what each ends with."""
+    turn, device = lot[0][1].turn, lot[0][0].x.device
+    with seeded(turn.task, lot[0][2], device):  # a network that draws is alone here
+        ways = [own.steps(loop, torch.Generator().manual_seed(seed)) for own, loop, seed in lot]
+        counts = [sum(one) for one in zip(*zip_longest(*ways, fillvalue=0), strict=True)]
+    for own, _, _ in lot:
+        own.ended()
+    yield from (loop.trained(steps) for (_, loop, _), steps in zip(lot, counts, strict=True))
 
 
 def records(device: torch.device) -> bool:
@@ -84,7 +141,7 @@ def _kind(loop: Loop, data: ClientData) -> Hashable:
 
 
 class Recording:
-    """One step on tensors of its own, and how to repeat it."""
+    """One step on tensors and a stream of its own, and how to repeat it."""
 
     def __init__(self, loop: Loop, x: Tensor, y: Tensor):
         turn, task, before = loop.turn, loop.task, loop.turn.correction
@@ -94,41 +151,82 @@ class Recording:
         self.loop = Loop(own, loop.data)
         self.loop.given = copy(self.loop.given)
         self.x, self.y = channels_last(x).clone(), y.clone()
+        self.stream = _stream(x.device)
+        held = _held(x.device)
         with self.loop.watching():
-            self.replay = recorded(lambda: self.loop.step(((self.x, self.y, None),)), x.device)
+            self.replay = recorded(lambda: self.loop.step(((self.x, self.y, None),)), x.device, self.stream)
+        self.bytes = _held(x.device) - held
 
-    def run(self, loop: Loop, rng: torch.Generator) -> Trained:
-        """Take all steps of a client in the recording's place, and bring back what moved."""
-        copy_all(self.loop.read(), loop.read())
-        steps = 0
-        with self.loop.watching():
-            for batches in loop.batches(rng):
-                self._step(batches)
-                steps += loop.turn.repeats
-        copy_all(loop.written(), self.loop.written())
-        return loop.trained(steps)
+    def fits(self) -> bool:
+        """Tell whether the device has room for more like this one."""
+        return self.stream is None or torch.cuda.mem_get_info(self.x.device)[0] > SPARE * self.bytes
+
+    def steps(self, loop: Loop, rng: torch.Generator) -> Iterator[int]:
+        """Take a client's steps in the recording's place, without waiting for any, and bring back what moved.
+
+        Yield how many steps every batch was.
+        """
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.x.device))
+        with self.apart():
+            copy_all(self.loop.read(), loop.read())
+        batches = loop.batches(rng)
+        while True:
+            with self.apart():  # and not while others take theirs
+                batch = next(batches, None)
+                if batch is None:
+                    copy_all(loop.written(), self.loop.written())
+                    return
+                self._step(batch)
+            yield loop.turn.repeats
+
+    def apart(self) -> Any:
+        """Have the device do what is asked of it beside other work, in the order of this recording's stream."""
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def ended(self) -> None:
+        """Have all that is asked of the device from now on wait for this recording's steps."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.x.device).wait_stream(self.stream)
 
     def _step(self, batches: tuple[Batch, ...]) -> None:
         ((x, y, _),) = batches
         if x.shape != self.x.shape:  # the last batch of an epoch
-            self.loop.step(batches)
+            with self.loop.watching():
+                self.loop.step(batches)
             return
         self.x.copy_(x)
         self.y.copy_(y)
         self.replay()
 
 
-def recorded(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """Return what repeats some work on a GPU, which has done it some times by then."""
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return a stream of a GPU; None of a CPU."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def _held(device: torch.device) -> int:
+    """Return the bytes of a GPU that this process holds."""
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
+
+
+def recorded(
+    work: Callable[[], None], device: torch.device, stream: torch.cuda.Stream | None = None
+) -> Callable[[], None]:
+    """Return what repeats some work on a GPU, which has done it some times by then.
+
+    Libraries have a workspace for every stream: work that is to be repeated beside other work is recorded on the stream
+    that it is repeated on.
+    """
     with torch.cuda.device(device):
-        apart, here = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+        apart, here = stream or torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
         apart.wait_stream(here)
         with torch.cuda.stream(apart):
             for _ in range(WARM):
                 work()
         here.wait_stream(apart)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=apart):
             work()
     return graph.replay
 
