@@ -11,7 +11,7 @@ from engine_cases import Doubled, Drawing, Dropping
 from test_kernels import CORRECTIONS, CPU, TRAININGS, jobs_of
 
 from hansa.engines.kernels import recordings
-from hansa.engines.kernels.cohort import Job
+from hansa.engines.kernels.cohort import Job, steps_of
 from hansa.engines.kernels.one_by_one import Moved
 from hansa.engines.kernels.recordings import ABREAST, MOST, Recordings, Visit
 from hansa.models.dense import MLP
@@ -96,7 +96,7 @@ def test_what_was_recorded_at_other_rates_is_not_repeated() -> None:
     for halvings in range(MOST + 1):
         slower = job._replace(turn=replace(job.turn, task=replace(job.turn.task, pace=0.5**halvings)))
         assert same(*both(slower, known))
-    assert len(known.known) == MOST
+    assert sum(len(kind.recordings) for kind in known.known.values()) == MOST
 
 
 def test_what_cannot_be_recorded_goes_on_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_what_cannot_be_recorded_goes_on_step_by_step(monkeypatch: pytest.Monkey
     known = Recordings()
     for job in jobs_of(MLP((6,)), WAYS["batches"]):
         assert same(*both(job, known, "cpu"))
-    assert list(known.known.values()) == [[]]
+    assert [(kind.recordings, kind.recordable) for kind in known.known.values()] == [([], False)]
 
 
 @pytest.mark.parametrize("way", ["batches", "momentum", "adam"])
@@ -119,8 +119,21 @@ def test_clients_abreast_end_as_each_alone(way: str) -> None:
     visits = there(jobs)
     found = list(known.train(visits))
     assert all(same(Job(*visit).alone(), one) for visit, one in zip(visits, found, strict=True))
-    (lanes,) = known.known.values()
-    assert 1 < len(lanes) <= ABREAST
+    (kind,) = known.known.values()
+    assert len(kind.recordings) == ABREAST
+
+
+def test_short_visits_are_recorded_when_enough_steps_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 8 steps once, after 16 a second time, and so on: making a recording takes some steps itself."""
+    monkeypatch.setattr(recordings, "FEWEST", 8)
+    known, made, job = Recordings(), list[int](), jobs_of(MLP((6,)), WAYS["batches"])[-1]
+    steps = steps_of(job.turn, job.size)
+    for _ in range(12):
+        assert same(*both(job, known))
+        made += [len(kind.recordings) for kind in known.known.values()]
+    assert made == [1 if steps * visits >= 8 else 0 for visits in range(1, 13)], "one at a time needs one recording"
+    list(known.train(there([job] * ABREAST)))
+    assert [len(kind.recordings) for kind in known.known.values()] == [ABREAST]
 
 
 def test_where_memory_is_short_one_recording_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,14 +143,14 @@ def test_where_memory_is_short_one_recording_serves_all(monkeypatch: pytest.Monk
     monkeypatch.setattr(recordings, "records", lambda _: True)
     monkeypatch.setattr(recordings, "recorded", lambda work, *_: work)
     assert all(same(job.alone(), one) for job, one in zip(jobs, known.train(visits), strict=True))
-    assert [len(lanes) for lanes in known.known.values()] == [1]
+    assert [len(kind.recordings) for kind in known.known.values()] == [1]
 
 
 def test_networks_that_draw_train_one_after_the_other() -> None:
     known = Recordings()
     visits = there(jobs_of(Drawing(), WAYS["batches"]))
     assert all(same(Job(*visit).alone(), one) for visit, one in zip(visits, known.train(visits), strict=True))
-    assert [len(lanes) for lanes in known.known.values()] == [1]
+    assert [len(kind.recordings) for kind in known.known.values()] == [1]
 
 
 def test_networks_are_recorded_only_where_they_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

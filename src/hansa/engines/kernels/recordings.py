@@ -31,7 +31,7 @@ from hansa.training.local import Loop, Trained, Turn, seeded, train
 from hansa.training.objectives import CROSS_ENTROPY, SQUARED_ERROR
 from hansa.tree import copy
 
-FEWEST = 8  # steps of a visit from which recording one, which takes some, is worth it
+FEWEST = 8  # steps of a kind that come before one is recorded, which takes some; twice as many for every other one
 ABREAST = 5  # clients that train at a time
 MOST = 12  # recordings that are kept in all: those of alternating turns, and of rates that have changed
 SPARE = 3  # recordings that would still fit into a GPU's memory where another one is made to train more clients abreast
@@ -46,65 +46,68 @@ class Visit(NamedTuple):
     seed: int
 
 
+@dataclass
+class Kind:
+    """Steps that differ in numbers alone: how many have come, their recordings, and whether there can be any."""
+
+    steps: int = 0
+    recordings: list[Recording] = field(default_factory=list)
+    recordable: bool = True
+
+
 @dataclass(frozen=True)
 class Recordings:
-    """The steps recorded so far, of each kind several times; of a kind that could not be recorded, none."""
+    """The steps recorded so far, of each kind several times."""
 
-    known: dict[Hashable, list[Recording]] = field(default_factory=dict)
+    known: dict[Hashable, Kind] = field(default_factory=dict)
 
     def train(self, visits: Sequence[Visit]) -> Iterator[Trained]:
         """Carry out clients' turns, full batches by recordings where that is possible; yield results in their order."""
         place = 0
         while place < len(visits):
-            lot = self._lot(visits, place)
+            lot = self._lot(visits[place : place + ABREAST])
             place += max(1, len(lot))
             if lot:
                 yield from _abreast(lot)
             else:
                 yield train(*visits[place - 1])
 
-    def _lot(self, visits: Sequence[Visit], first: int) -> list[tuple[Recording, Loop, int]]:
-        """Return the next clients that one kind of recording serves, a recording for each; none where none does."""
-        kind, found, lot = None, list[Recording](), list[tuple[Recording, Loop, int]]()
-        for turn, data, seed in visits[first : first + ABREAST]:
+    def _lot(self, visits: Sequence[Visit]) -> list[tuple[Recording, Loop, int]]:
+        """Return the first clients that one kind of recording serves, a recording for each; none where none does."""
+        lot: list[tuple[Recording, Loop, int]] = []
+        first: Hashable = None
+        for turn, data, seed in visits:
             if not (records(data.x.device) and repeatable(turn) and len(data) >= turn.training.batch_size):
                 break
             loop = Loop(turn, data)
-            if kind is None:
-                kind = _kind(loop, data)
-                found = self._of(kind, loop, data)
-            elif _kind(loop, data) != kind or (draws(turn.task.module) and lot):  # torch draws of one generator
+            kind = _kind(loop, data)
+            if lot and (kind != first or draws(turn.task.module)):  # a network that draws has one generator for all
                 break
-            if len(lot) == len(found) and not self._another(kind, loop, data):
+            first, recording = kind, self._recording(kind, len(lot), loop, data)
+            if recording is None:
                 break
-            lot.append((found[len(lot)], loop, seed))
+            lot.append((recording, loop, seed))
         return lot
 
-    def _of(self, kind: Hashable, loop: Loop, data: ClientData) -> list[Recording]:
-        """Return the recordings of a kind, the first made now where a client has many steps; the newest are kept."""
-        if kind not in self.known and steps_of(loop.turn, len(data)) >= FEWEST:
-            self.known[kind] = []
-            self._record(kind, loop, data)
-        if kind in self.known:
-            self.known[kind] = self.known.pop(kind)
-        return self.known.get(kind, [])
+    def _recording(self, kind: Hashable, beside: int, loop: Loop, data: ClientData) -> Recording | None:
+        """Return a recording for a client beside so many others, made now where enough steps have come."""
+        one = self.known[kind] = self.known.pop(kind, Kind())  # the newest is the last
+        one.steps += steps_of(loop.turn, len(data))
+        if beside == len(one.recordings) and one.recordable and one.steps >= FEWEST << beside:
+            self._record(one, loop, data)
+        return one.recordings[beside] if beside < len(one.recordings) else None
 
-    def _another(self, kind: Hashable, loop: Loop, data: ClientData) -> bool:
-        """Record a kind once more, for another client beside those that have one, unless memory is short."""
-        own = self.known.get(kind, [])
-        worth = bool(own) and steps_of(loop.turn, len(data)) >= FEWEST and own[0].fits()
-        return worth and self._record(kind, loop, data)
-
-    def _record(self, kind: Hashable, loop: Loop, data: ClientData) -> bool:
-        """Make a recording of a kind; tell whether it could be made."""
-        own, size = self.known[kind], loop.training.batch_size
-        while sum(map(len, self.known.values())) >= MOST and next(iter(self.known)) != kind:
+    def _record(self, kind: Kind, loop: Loop, data: ClientData) -> None:
+        """Make another recording of a kind, unless memory is short; forget the oldest where there are too many."""
+        own, size = kind.recordings, loop.training.batch_size
+        if own and not own[0].fits():
+            return
+        while sum(len(one.recordings) for one in self.known.values()) >= MOST and len(self.known) > 1:
             self.known.pop(next(iter(self.known)))
         try:
             own.append(Recording(loop, data.x[:size], data.y[:size]))
         except RuntimeError:  # an operation that no recording may hold, or no memory left
-            return False
-        return True
+            kind.recordable = False
 
 
 def _abreast(lot: Sequence[tuple[Recording, Loop, int]]) -> Iterator[Trained]:
