@@ -221,8 +221,8 @@ class RidgeStatistics(AdditiveStatistics):
 
     def _add_block(self, z: Tensor, y: Tensor, weights: Tensor | None) -> None:
         if weights is None:
+            add_class_sums(self.moment, self.counts, z, y)  # waits for a GPU; products, the last, wait for nobody
             add_products(self.gram, z)
-            add_class_sums(self.moment, self.counts, z, y)
             return
         z, y = z.double(), y.long()
         add_products(self.gram, z * weights.sqrt()[:, None])
