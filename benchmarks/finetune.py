@@ -116,8 +116,8 @@ def main() -> None:
         b, busy = plain(data, task, asked.device, kind, asked.repeats), used.mean()
         most = 1.0 if asked.device == "cpu" else 0.45
         says = "met" if a / b <= most else "missed"
-        print(f"  {kind:8s} ours {a:.3f} s   plain loop {b:.3f} s   ratio {a / b:.2f}   target ≤ {most:g}: {says}", end="")
-        print("" if busy is None else f"   busy {busy:.0f} %")
+        told = f"ratio {a / b:.2f}   target ≤ {most:g}: {says}" + ("" if busy is None else f"   busy {busy:.0f} %")
+        print(f"  {kind:8s} ours {a:.3f} s   plain loop {b:.3f} s   {told}", flush=True)
 
 
 if __name__ == "__main__":
