@@ -38,6 +38,7 @@ ENGINE = {"name": "vectorised", "device": DEVICE, "threads": 1} if WORKERS > 1 e
 HERE = {**ENGINE, "device": "cpu"}  # of heads and small layers on features, which a core trains as soon as a GPU
 UNTIL = time.time() + float(os.environ.get("HANSA_SECONDS", "inf"))
 CRASHES = 5  # of one run that are forgiven
+DIVERGED = "diverged"
 
 
 def asked(default: int) -> int:
@@ -45,22 +46,24 @@ def asked(default: int) -> int:
     return int(os.environ.get("HANSA_ROUNDS", default))
 
 
-def run(name: str, plan: Mapping[str, Any], seed: int = 0) -> Run:
-    """The finished run of a plan: made, continued or found."""
+def run(name: str, plan: Mapping[str, Any], seed: int = 0, ends: Sequence[str] = ("finished",)) -> Run:
+    """The run of a plan, come to one of these ends: made, continued or found."""
     folder = RUNS / f"{name}-seed{seed}"
     table = json.loads(json.dumps({"name": name, "seed": seed, **plan}))
     if (folder / "plan.toml").exists():
         there = Run.open(folder)
         print(f"  {folder.name}: found, {there.status}", flush=True)
-        return there if there.status == "finished" else ended(hansa.resume(folder))  # what was packed cannot be resumed
-    return ended(hansa.run(plan_from_table(table, name, DATA), out=folder))
+        return there if there.status in ends else ended(hansa.resume(folder), ends)  # what was packed is not resumed
+    return ended(hansa.run(plan_from_table(table, name, DATA), out=folder), ends)
 
 
-def ended(done: Run) -> Run:
+def ended(done: Run, ends: Sequence[str]) -> Run:
     """A run that has come to its end; one that was interrupted is an error that says how far it came."""
-    if done.status != "finished":
-        raise hansa.HansaError(f"{done.status} after {len(done.rounds)} rounds, and goes on the next time.")
-    print(f"  {done.path.name}: {headline(done):.4f}", flush=True)
+    if done.status not in ends:
+        later = "" if done.status == DIVERGED else ", and goes on the next time"
+        raise hansa.HansaError(f"{done.status} after {len(done.rounds)} rounds{later}.")
+    told = f"{headline(done):.4f}" if done.status == "finished" else f"{done.status} after {len(done.rounds)} rounds"
+    print(f"  {done.path.name}: {told}", flush=True)
     return done
 
 
@@ -80,8 +83,8 @@ class Job:
 
 
 def make(job: Job) -> None:
-    """Make a run."""
-    run(job.name, job.plan, job.seed)
+    """Make a run; that it diverges is a result."""
+    run(job.name, job.plan, job.seed, ("finished", DIVERGED))
 
 
 def make_all(jobs: Iterable[Job], work: Callable[[Job], None] = make) -> bool:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import fed3r_beside
 import fed3r_rows as rows
 import numpy as np
-from common import RESULTS, RUNS, UNTIL, finished, make_with_features, picture, reached, spread, table
+from common import DIVERGED, RESULTS, RUNS, UNTIL, finished, make_with_features, picture, reached, spread, table
 from fed3r_rows import ROUNDS, Row
 from kept import LACKING, Facts, Kept, lacking_first
 from safetensors.torch import load_file
@@ -35,7 +35,12 @@ LATER = "Not run for this page."
 
 
 def facts(done: Run) -> Facts:
-    """Return what the page shows of a run: accuracy after every phase, targets that were reached, and costs."""
+    """Return what the page shows of a run: accuracy after every phase, targets that were reached, and costs.
+
+    Of one that diverged, after how many rounds it did.
+    """
+    if done.status == DIVERGED:
+        return {DIVERGED: len(done.rounds)}
     phases = done.summary["phases"]
     return {
         "accuracy": [phase["metrics"].get("test_accuracy") for phase in phases],
@@ -54,7 +59,8 @@ class Page:
 
     def known(self, row: Row) -> list[Facts]:
         """Return the facts of every seed of a row that was run, here or before."""
-        found = self.kept.row(row.name, [(one, facts(one)) for one in finished(row.name, row.seeds)])
+        ends = ("finished", DIVERGED)
+        found = self.kept.row(row.name, [(one, facts(one)) for one in finished(row.name, row.seeds, ends)])
         return found or self.kept.told(row.name).get("runs", [])
 
     def shown(self, head: Sequence[str], lines: Iterable[tuple[Row, Sequence[object]]]) -> str:
@@ -63,9 +69,12 @@ class Page:
         return table(head, found) if found else LATER
 
     def accuracy(self, row: Row, phase: int = -1) -> str:
-        """Return mean and spread at the end of a phase."""
-        found = [one["accuracy"][phase] for one in self.known(row)]
-        return spread(found) if found else "–"
+        """Return mean and spread at the end of a phase, and how many runs never came there."""
+        known = self.known(row)
+        found = [one["accuracy"][phase] for one in known if DIVERGED not in one]
+        lost = sorted(one[DIVERGED] for one in known if DIVERGED in one)
+        after = f"{len(lost)} of {len(known)} diverged, after {' and '.join(map(str, lost))} rounds" if lost else ""
+        return "; ".join(filter(None, (spread(found) if found else "", after))) or "–"
 
     def megabytes(self, row: Row, key: str = "up", visit: bool = False) -> str:
         """Return the mean over runs of what all phases sent together, or for a visit."""
@@ -75,7 +84,8 @@ class Page:
 
     def to_targets(self, row: Row, targets: Sequence[float] = TARGETS) -> list[str]:
         """Return the rounds and bytes that a row needs for each target."""
-        return [_needed([one["reached"][f"{100 * target:.0f}"] for one in self.known(row)]) for target in targets]
+        found = [one.get("reached", {}) for one in self.known(row)]
+        return [_needed([one.get(f"{100 * target:.0f}") for one in found]) for target in targets]
 
     def heterogeneity(self) -> str:
         """The same Fed3R on every split, where FedAvg moves."""

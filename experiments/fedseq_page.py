@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from common import RESULTS, finished, spread, table
+from common import DIVERGED, RESULTS, finished, spread, table
 from fedseq_runs import (
     CENTRAL,
     ESTIMATORS,
@@ -34,7 +34,6 @@ from hansa.results.reader import Run
 from hansa.seeds import numpy_generator
 
 Curve = Sequence[Sequence[float]]  # round, test accuracy and simulated seconds of every evaluation
-DIVERGED = "diverged"
 SHARES = (0.7, 0.9)  # of the centralised accuracy
 GROUP_LAST = 50  # rounds
 

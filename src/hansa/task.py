@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, NamedTuple, Protocol, TypeVar
 
 from hansa.errors import HansaError, require
+from hansa.io.heap import rows_at_once
 from hansa.io.registry import Piece
 from hansa.lazy import Tensor, torch
 from hansa.seeds import seed_for
@@ -115,8 +116,16 @@ def _initial(model: Model, input_shape: tuple[int, ...], outputs: int, seed: int
     return {key: leaf.detach().clone() for key, leaf in module.state_dict().items() if leaf.is_floating_point()}
 
 
+class _Cost(NamedTuple):
+    """What one sample takes: operations of the features and of the head, and the bytes of the largest tensor."""
+
+    features: float
+    head: float
+    largest: float
+
+
 @functools.lru_cache(maxsize=256)
-def _flops(model: Model, input_shape: tuple[int, ...], outputs: int, integers: bool) -> tuple[float, float]:
+def _cost(model: Model, input_shape: tuple[int, ...], outputs: int, integers: bool) -> _Cost:
     from hansa.io.flops import FlopCount
 
     module = _skeleton(model, input_shape, outputs).eval()
@@ -128,9 +137,9 @@ def _flops(model: Model, input_shape: tuple[int, ...], outputs: int, integers: b
                 z = module.get_submodule("features")(samples)
             with FlopCount() as head:
                 module.get_submodule("head")(z)
-        counts.append((features.total, head.total))
-    (both, both_heads), (one, one_head) = counts
-    return float(both - one), float(both_heads - one_head)
+        counts.append(_Cost(features.total, head.total, max(features.largest, head.largest)))
+    two, one = counts
+    return _Cost(float(two.features - one.features), float(two.head - one.head), two.largest / 2)
 
 
 @functools.lru_cache(maxsize=64)
@@ -278,9 +287,19 @@ class Task:
 
     def network(self, params: Tree, x: Tensor) -> Tensor:
         """Return what the network itself makes of inputs, in the mode it is in."""
-        still = {} if x.device.type == "cpu" else _still(self.module, x.device)
-        out: Tensor = torch.func.functional_call(self.module, {**still, **params}, (x,), tie_weights=self._tied)
-        return out
+        return self._through(self.module, params, x)
+
+    def _through(self, module: torch.nn.Module, params: Tree, x: Tensor) -> Tensor:
+        """Send inputs through a network or a part of it, on a CPU in pieces where nothing is learnt from them."""
+        still = {} if x.device.type == "cpu" else _still(module, x.device)
+
+        def made(x: Tensor) -> Tensor:
+            out: Tensor = torch.func.functional_call(module, {**still, **params}, (x,), tie_weights=self._tied)
+            return out
+
+        learns = module.training or torch.is_grad_enabled() or x.device.type != "cpu"
+        rows = len(x) if learns else rows_at_once(self.largest_tensor)
+        return made(x) if len(x) <= rows else torch.cat([made(piece) for piece in torch.split(x, rows)])
 
     @functools.cached_property
     def _tied(self) -> bool:
@@ -293,10 +312,8 @@ class Task:
         module = self.module.get_submodule(name)
         if module.training != training:
             module.train(training)
-        still = {} if x.device.type == "cpu" else _still(module, x.device)
         with self._precision(x, training):
-            own = {**still, **pick(name, params)}
-            out: Tensor = torch.func.functional_call(module, own, (self.inputs(x),), tie_weights=self._tied)
+            out = self._through(module, pick(name, params), self.inputs(x))
         return out.to(self.number_format) if self.mixed else out
 
     def _precision(self, x: Tensor, training: bool) -> AbstractContextManager[None]:
@@ -315,14 +332,23 @@ class Task:
         return _FromFeatures(**{one.name: getattr(self, one.name) for one in fields(self)})
 
     @property
+    def _cost(self) -> _Cost:
+        return _cost(self.model, self.input_shape, self.outputs, self.integers)
+
+    @property
     def features_flops(self) -> float:
         """Floating-point operations of φ for one sample (matrix products and convolutions, a multiply-add is two)."""
-        return _flops(self.model, self.input_shape, self.outputs, self.integers)[0]
+        return self._cost.features
+
+    @functools.cached_property
+    def largest_tensor(self) -> float:
+        """Bytes of the largest tensor that the network makes of one sample."""
+        return self._cost.largest
 
     @property
     def head_flops(self) -> float:
         """Floating-point operations of the head for one sample; a linear one has only the client's own columns."""
-        whole = _flops(self.model, self.input_shape, self.outputs, self.integers)[1]
+        whole = self._cost.head
         if self.labels is None or type(self.module.get_submodule("head")) is not torch.nn.Linear:
             return whole
         return whole * int(self.labels.sum()) / self.outputs

@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(given, "_HELD", {})
     yield
-    for cached in (tasks._skeleton, tasks._initial, tasks._flops):
+    for cached in (tasks._skeleton, tasks._initial, tasks._cost):
         cached.cache_clear()
 
 
@@ -175,7 +175,7 @@ def test_a_run_given_objects_goes_on_with_the_same_objects_only(
     with pytest.raises(RuntimeError, match="no power"):
         hansa.run(**told, rounds=3, out="run", watchers=[stop])
     given._HELD.clear()
-    for cached in (tasks._skeleton, tasks._initial, tasks._flops):
+    for cached in (tasks._skeleton, tasks._initial, tasks._cost):
         cached.cache_clear()
     monkeypatch.setattr("sys.argv", ["hansa", "resume", "run"])
     with pytest.raises(SystemExit, match="2"):

@@ -14,8 +14,9 @@ from hansa.data.dataset import Dataset, Samples
 from hansa.data.targets import Classes
 from hansa.errors import HansaError, HansaWarning
 from hansa.features.cache import CHUNK, FeatureCache
-from hansa.features.extract import LARGEST, TRIED, _Work, extract_features
+from hansa.features.extract import TRIED, _Work, extract_features
 from hansa.io.cache import default_cache, digest, digest_array, digest_files
+from hansa.io.heap import LARGEST
 
 TRAIN, TEST = 2 * CHUNK + 100, 300
 TWO = Classes(("a", "b"))

@@ -20,8 +20,9 @@ from hansa.engines.session import (
     receive,
 )
 from hansa.engines.settled import settled
-from hansa.engines.threads import Threads, good, on_threads, threads_for
+from hansa.engines.threads import Threads, good, on_threads, step_bytes, threads_for
 from hansa.errors import require
+from hansa.io.heap import large_blocks_kept
 from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.task import Task
@@ -49,7 +50,8 @@ class Serial:
     @contextmanager
     def open(self, context: PhaseContext) -> Iterator[SerialSession]:
         """Set torch's threads, and set them back at the end."""
-        with on_threads(threads_for(self.threads, context.algorithm, context.task)), settled():
+        asked = context.algorithm, context.task
+        with on_threads(threads_for(self.threads, *asked)), settled(), large_blocks_kept(step_bytes(*asked)):
             yield SerialSession(context=context)
 
 

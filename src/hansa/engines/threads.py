@@ -1,4 +1,4 @@
-"""The number of threads for a model: on small ones a second thread mostly spins, and slows everything beside it."""
+"""What a step of a model asks of this machine: threads, of which a second one mostly spins on small models; memory."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ def step_flops(algorithm: Algorithm, task: Task) -> float:
     if training is None:
         return 32 * (task.features_flops + task.head_flops)
     return training.batch_size * training.flops(task)
+
+
+def step_bytes(algorithm: Algorithm, task: Task) -> float:
+    """Return the bytes of the largest tensor of a step of a client's training; 0 where nothing trains."""
+    training = training_of(algorithm)
+    return 0.0 if training is None else training.batch_size * task.largest_tensor
 
 
 def threads_for(threads: Threads, algorithm: Algorithm, task: Task) -> int:

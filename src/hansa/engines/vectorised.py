@@ -32,13 +32,14 @@ from hansa.engines.session import (
     RoundServer,
 )
 from hansa.engines.settled import settled
-from hansa.engines.threads import Threads, good, on_threads, threads_for
+from hansa.engines.threads import Threads, good, on_threads, step_bytes, threads_for
 from hansa.engines.together import averaged, first_seeds, pooled, single_uploads_matter
 from hansa.engines.trainer import ALONE, Trainer
 from hansa.engines.update_sum import UpdateSum
 from hansa.engines.visits import Block, carry_out
 from hansa.errors import require
 from hansa.io import wire
+from hansa.io.heap import large_blocks_kept
 from hansa.lazy import torch
 from hansa.payload import Update
 from hansa.task import ClientData, Task
@@ -108,7 +109,8 @@ class Vectorised:
     def open(self, context: PhaseContext) -> Iterator[EngineSession]:
         """Start nothing; where a deadline asks for every client's own time, the serial session takes over."""
         threads = threads_for(self.threads, context.algorithm, context.task)
-        with on_threads(threads), settled(), same_bits(self.device, self.precision):
+        largest = step_bytes(context.algorithm, context.task) if self.device == "cpu" else 0.0
+        with on_threads(threads), settled(), large_blocks_kept(largest), same_bits(self.device, self.precision):
             if self.path == "serial" or context.deadline is not None:
                 yield SerialSession(context=context, mixed=self.precision == "bf16")
             else:

@@ -20,13 +20,10 @@ from hansa.errors import require
 from hansa.features.blocks import Blocks
 from hansa.features.cache import CHUNK, FeatureCache
 from hansa.io.cache import default_cache, digest, digest_array
+from hansa.io.heap import rows_at_once
 from hansa.lazy import Tensor, nn, torch
 
 BATCH, DEVICE_BATCH = 64, 256  # samples that are read at once, and go through a network on a device
-# A C library gives large blocks back to the system, and asks for them again at every layer, which takes longer than the
-# layer.  glibc keeps twice as much as the largest block it got back so far, if that has less than 32 MiB; so samples go
-# through in pieces whose largest tensor is well below, after it has got such a block.
-KEPT, LARGEST = 31 * 2**20, 20 * 2**20
 TRIED = 4  # samples that tell how large tensors are
 HELD_BYTES = 2**28  # of features that are held in memory
 Progress = Callable[[int, int], None]
@@ -144,7 +141,6 @@ class _Work:
         """Return the network, and how many of a batch go through it at once."""
         if self.network is None:
             self.network = loaded(self.extractor, self.device)
-            torch.empty(KEPT, dtype=torch.uint8)  # and given back
         if self.piece is None:
             self.piece = self._tried(self.network, batch[:TRIED])
         return self.network, self.piece or len(batch)
@@ -161,8 +157,7 @@ class _Work:
 
         with FlopCount() as counter:
             self._features(network, few, len(few))
-        piece: int = LARGEST * len(few) // max(counter.largest, 1)
-        return max(1, piece)
+        return rows_at_once(counter.largest / len(few))
 
     def _features(self, network: Callable[[Array], Tensor], batch: Array, step: int) -> Array:
         with torch.no_grad(), all_bits(self.device):
