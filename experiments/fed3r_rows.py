@@ -134,11 +134,12 @@ def moving_rows() -> list[Row]:
     for label in ("FedAvg", "SCAFFOLD"):
         inner = gradient(METHODS[label][0], ROUNDS, "random", "all")
         follow = {**inner, "algorithm": {"name": "fed3r-ft", "inner": inner["algorithm"]}}
-        tuned = gradient(METHODS[label][0], ROUNDS, part="all")
+        tuned, free = (gradient(METHODS[label][0], ROUNDS, rates, "all") for rates in ("", "unguarded"))
         for title, phases in (
             (label, [inner]),
             (f"Fed3R-FT {label}", [follow]),
             (f"Fed3R + {label}", [FED3R, tuned]),
+            (f"Fed3R + {label}, no guard", [FED3R, free]),
             (f"FedNCM + {label}", [{"algorithm": "fedncm"}, tuned]),
         ):
             rows.append(Row(title, slug("moving", title), cifar(phases, **adapter)))
