@@ -17,8 +17,10 @@ from contextlib import contextmanager
 from hansa.lazy import torch
 
 KEPT, LARGEST = 31 * 2**20, 20 * 2**20
-TRIM, MAPPED = -1, -4  # of glibc's mallopt: what may lie idle, and how many blocks may be the system's own
-IDLE, MOST = 2 * KEPT, 65_536  # what glibc itself would say of them by now
+# Of glibc's mallopt: the bytes that may lie idle, of which size on a block is the system's own, and how many of these.
+TRIM, THRESHOLD, MAPPED = -1, -3, -4
+# What glibc itself says of them once it got back a block of KEPT; told anything, it never learns anew.
+USUAL = {MAPPED: 65_536, THRESHOLD: KEPT, TRIM: 2 * KEPT}
 NO_LIMIT = 2**31 - 1
 
 
@@ -46,8 +48,8 @@ def large_blocks_kept(largest: float) -> Iterator[None]:
     try:
         yield
     finally:
-        library.mallopt(MAPPED, MOST)
-        library.mallopt(TRIM, IDLE)
+        for what, value in USUAL.items():
+            library.mallopt(what, value)
         library.malloc_trim(0)
 
 
