@@ -25,6 +25,7 @@ from hansa.contract import Algorithm
 from hansa.errors import HansaError
 from hansa.models.dense import MLP
 from hansa.payload import Update, set_apart
+from hansa.server import strata
 from hansa.server.optimisers import SGD
 from hansa.task import Task
 from hansa.training.local import LocalTraining
@@ -35,42 +36,130 @@ SMALL = Task(MLP((4,)), (3,), 2, population=4, samples=SAMPLES)
 EVERYONE = ["c0", "c1", "c2", "c3"]
 
 
+def told(*gaps: float) -> Tree:
+    """What clients of weight 1 report that found these changes of loss, the same in both classes."""
+    surprise = torch.tensor([sum(gaps), sum(gap**2 for gap in gaps)], dtype=torch.float64)
+    halves = torch.tensor([[sum(gaps)] * 2, [len(gaps)] * 2], dtype=torch.float64) / 2
+    return {"guard.worse": halves, "guard.surprise": surprise}
+
+
 def judged(algorithm: Guarded, server: Tree, gap: float) -> Tree:
     """A round of one client of weight 2 that moves w by one and reports this loss."""
-    step = torch.tensor([[2.0], [-2.0]])
-    up = Update({"model.head.weight": step, "guard.worse": 2 * torch.tensor([gap, gap**2], dtype=torch.float64)}, 2.0)
+    up = Update({"model.head.weight": torch.tensor([[2.0], [-2.0]]), **told(gap, gap)}, 2.0)
     return algorithm.server_step(TASK, server, up)
 
 
 def test_the_server_by_hand() -> None:
-    """w moves by one a round; a loss that rises above half of the lowest takes it back to where that was."""
-    algorithm = Guarded(FedAvg(), slack=0.5, patience=2)
+    """w moves by one a round; a loss that rises above half of the lowest takes it back to where that was.
+
+    A round counts 0.6 of the one after it: the second score is −4/1.6, the third (−2.4 − 4)/1.96.
+    """
+    algorithm = Guarded(FedAvg(), memory=0.0, slack=0.5, patience=2)
     server = algorithm.server_init(TASK)
     seen = []
-    for gap in (0.0, -4.0, -4.0, 2.0, 9.0, -4.0):
+    total, count, recent = 0.0, 0.0, []
+    for gap in (0.0, -4.0, -4.0, 1.0, 9.0, -4.0):
         server = judged(algorithm, server, gap)
         pace, score, patience = (float(server[f"guard.{key}"]) for key in ("pace", "score", "patience"))
         seen.append((weight(server, "inner.model."), weight(algorithm.model(TASK, server)), pace, score, patience))
-    #       sent next, deployed, pace, s, patience
+        total, count = 0.6 * total + gap, 0.6 * count + 1
+        recent.append(total / count)
+    low = recent[2]
+    halved = 0.5 * low * 1.96  # of the sum behind the lowest score
     by_hand = [
         (1.0, 0.0, 1.0, 0.0, 2),
-        (2.0, 1.0, 2.0, -1.2, 2),
-        (3.0, 2.0, 2.0, -2.04, 2),
-        (4.0, 2.0, 4.0, -0.828, 2),  # 0.7·(−2.04) + 0.3·2 is above −1.02, but not by 0.5
-        (2.0, 2.0, 1.0, -1.02, 4),  # 0.7·(−0.828) + 0.3·9 is: back, and half of its own score
-        (3.0, 2.0, 1.0, -1.914, 4),  # which it has again as soon as a cohort says so
+        (2.0, 1.0, 2.0, -2.5, 2),
+        (3.0, 2.0, 2.0, low, 2),
+        (4.0, 2.0, 2.0, recent[3], 2),  # −1.31 is above −1.63, but not by 0.5
+        (2.0, 2.0, 0.5, 0.5 * low, 4),
+        (3.0, 2.0, 0.5, (0.6 * halved - 4.0) / (0.6 * 1.96 + 1), 4),
+    ]
+    #       sent next, deployed, pace, s, patience
+    assert torch.allclose(torch.tensor(seen), torch.tensor(by_hand), atol=1e-6)
+
+
+def test_the_mean_of_models_is_judged_and_deployed() -> None:
+    """w = 0, 1, 2 … count half of the next one each: 2/3, 10/7, 34/15; from a return on the mean begins anew."""
+    algorithm, many = Guarded(FedAvg(), memory=0.5, slack=0.1), replace(TASK, population=9)
+    server, seen = algorithm.server_init(many), []
+    for gap in (0.0, -1.0, -2.0, 9.0, -1.0):
+        up = Update({"model.head.weight": torch.tensor([[2.0], [-2.0]]), **told(gap, gap)}, 2.0, 2)
+        server = algorithm.server_step(many, server, up)
+        sent = algorithm.broadcast(many, server, rng())
+        seen.append((weight(sent, "model."), weight(sent, "guard.mean."), weight(algorithm.model(many, server))))
+    #       trained from next, judged next, deployed
+    by_hand = [
+        (1, 2 / 3, 0),
+        (2, 10 / 7, 2 / 3),
+        (3, 34 / 15, 10 / 7),
+        (10 / 7, 10 / 7, 10 / 7),
+        (17 / 7, 44 / 21, 10 / 7),
     ]
     assert torch.allclose(torch.tensor(seen), torch.tensor(by_hand), atol=1e-6)
 
 
+def test_where_everybody_takes_part_the_mean_is_the_newest_model() -> None:
+    algorithm, clients = Guarded(FedAvg(LOCAL), memory=0.9), mixed()
+    without = Guarded(FedAvg(LOCAL), memory=0.0)
+    servers = [run_rounds(one, SMALL, clients, [EVERYONE] * 5)[0] for one in (algorithm, without)]
+    assert equal(pick("mean", servers[0]), pick("inner.model", servers[0])) and not pick("mean", servers[1])
+    assert equal(*(one.model(SMALL, server) for one, server in zip((algorithm, without), servers, strict=True)))
+
+
+def test_rates_grow_where_the_loss_is_below_half_of_the_lowest() -> None:
+    algorithm = Guarded(FedAvg(), memory=0.0, slack=2.0, patience=3)
+    server, good = algorithm.server_init(TASK), []
+    for gap in (0.2, -1.0, -1.0, 0.7, -1.0):
+        server = judged(algorithm, server, gap)
+        good.append((float(server["guard.good"]), float(server["guard.pace"])))
+    #      s = 0.2, −0.55, −0.78, −0.11 (above −0.39), −0.49
+    assert good == [(0, 1), (1, 1), (2, 1), (2, 1), (0, 2)]
+
+
+def test_the_mean_over_classes_by_hand() -> None:
+    """Class 0 has lost 0.4 and class 1 gained 0.1 in the mean, and they are ¾ and ¼ of all samples."""
+    known = strata.heard(strata.unheard(3), torch.tensor([[12.0, -1.0, 0.0], [30.0, 10.0, 0.0]]).double(), 0.5)
+    assert strata.mean(known) == pytest.approx(0.75 * 0.4 - 0.25 * 0.1)
+    message = strata.told(known)
+    assert message["expected"].tolist() == pytest.approx([0.4, -0.1, 0.0]) and message["heard"].tolist() == [1, 1, 0]
+    counted = torch.tensor([2.0, 2.0, 4.0]).double()  # of the third class nobody has heard: it is no surprise
+    assert strata.surprise(message, torch.tensor([0.8, -0.2, 9.0]).double(), counted) == pytest.approx(0.0, abs=1e-8)
+    assert strata.surprise(message, torch.tensor([1.6, -0.2, 9.0]).double(), counted) == pytest.approx(0.1)
+    later = strata.heard(known, torch.tensor([[0.0, 1.0, 0.0], [0.0, 5.0, 0.0]]).double(), 0.5)
+    assert later["recent"].tolist() == [[6.0, 0.5, 0.0], [15.0, 10.0, 0.0]]  # class 0 is known as before
+    assert strata.mean(later) == pytest.approx((30 * 0.4 + 15 * 0.05) / 45)
+    assert strata.mean(strata.unheard(3)) == 0.0
+
+
+def test_clients_of_one_class_each_tell_the_mean_over_all_whoever_came_last() -> None:
+    """A model that is better for half of the classes and worse for the others: by class s stays, without it moves."""
+    changes, sizes = (1.0, -1.0, -2.0, 0.5), (10, 20, 30, 40)
+    truth = sum(change * size for change, size in zip(changes, sizes, strict=True)) / 100
+    task = Task(MLP((4,)), (3,), 4, population=4, samples=100)
+    seen: dict[bool, list[float]] = {True: [], False: []}
+    for by_class, scores in seen.items():
+        algorithm = Guarded(FedAvg(), memory=0.0, by_class=by_class, slack=9.0)
+        server = algorithm.server_init(task)
+        for place in (0, 1, 2, 3, 3, 2, 0, 1):
+            counted = torch.zeros(4, dtype=torch.float64)
+            counted[place] = sizes[place]
+            summed = torch.stack([changes[place] * counted, counted])
+            summed = summed if by_class else summed.sum(1, keepdim=True)
+            told = {"guard.worse": summed, "guard.surprise": torch.zeros(2, dtype=torch.float64)}
+            server = algorithm.server_step(task, server, Update(standing(server) | told, sizes[place]))
+            scores.append(float(server["guard.score"]))
+    assert seen[True][3] == pytest.approx(truth) and seen[True][-1] == pytest.approx(truth)
+    assert min(abs(score - truth) for score in seen[False][3:]) > 0.05
+
+
 def test_a_best_model_that_was_a_cohorts_luck_is_given_up_for_the_start() -> None:
-    """One cohort finds w = 1 better by 1, and all others worse by 0.2: half of 0.3, half of that, and it is gone."""
-    algorithm = Guarded(FedAvg(), slack=0.1)
+    """One cohort finds w = 1 better by 1, all others worse by 0.6: half of 0.625, half of that, and it is gone."""
+    algorithm = Guarded(FedAvg(), memory=0.0, slack=0.1)
     server, deployed = algorithm.server_init(TASK), []
-    for gap in (0.0, -1.0, 0.2, 0.2, 0.2, 0.2):
+    for gap in (0.0, -1.0, 0.6, 0.6, 0.6):
         server = judged(algorithm, server, gap)
         deployed.append((weight(algorithm.model(TASK, server)), float(server["guard.low"])))
-    by_hand = [(0.0, 0.0), (1.0, -0.3), (1.0, -0.3), (1.0, -0.15), (1.0, -0.15), (0.0, 0.0)]  # s 0.0285 is the last
+    by_hand = [(0.0, 0.0), (1.0, -0.625), (1.0, -0.3125), (1.0, -0.15625), (0.0, 0.0)]
     assert torch.allclose(torch.tensor(deployed), torch.tensor(by_hand), atol=1e-6)
 
 
@@ -97,9 +186,9 @@ def test_features_that_a_calibration_slowed_down_may_grow_beyond_the_head() -> N
     algorithm = Guarded(FedAvg(local), grow=10.0, patience=1, most=4.0)
     server, seen = algorithm.server_init(task), []
     for _ in range(4):
-        told = algorithm.at_pace(task, float(server["guard.pace"]))
-        seen.append((local.rate(told, "head.weight"), local.rate(told, "features.0.weight")))
-        up = Update({**standing(server), "guard.worse": torch.tensor([-1.0, 1.0], dtype=torch.float64)}, 1.0)
+        paced = algorithm.at_pace(task, float(server["guard.pace"]))
+        seen.append((local.rate(paced, "head.weight"), local.rate(paced, "features.0.weight")))
+        up = Update({**standing(server), **told(-1.0)}, 1.0)
         server = algorithm.server_step(task, server, up)
     assert torch.allclose(torch.tensor(seen), torch.tensor([(0.02, 0.001), (0.08, 0.01), (0.08, 0.1), (0.08, 0.1)]))
 
@@ -115,10 +204,21 @@ def test_a_client_reports_the_paired_loss_and_trains_at_the_pace_told() -> None:
     server = run_rounds(algorithm, SMALL, clients, [EVERYONE] * 2)[0] | {"guard.pace": torch.tensor(0.25).double()}
     data = clients["c3"]
     up, _ = visit(algorithm, SMALL, server, data)
-    now, start = (SMALL.params() | pick("inner.model", server), SMALL.params())
-    losses = [F.cross_entropy(SMALL.forward(params, data.x).double(), data.y) for params in (now, start)]
-    gap = float(losses[0] - losses[1])
-    assert up.sums["guard.worse"].tolist() == pytest.approx([20 * gap, 20 * gap**2], rel=1e-9)
+    now, start = (SMALL.params() | pick("mean", server), SMALL.params())
+    gap = float(
+        F.cross_entropy(SMALL.forward(now, data.x).double(), data.y)
+        - F.cross_entropy(SMALL.forward(start, data.x).double(), data.y)
+    )
+    changed, counted = up.sums["guard.worse"]
+    assert counted.tolist() == torch.bincount(data.y, minlength=2).tolist()
+    for label in (0, 1):
+        of = data.y == label
+        every = [F.cross_entropy(SMALL.forward(one, data.x[of]).double(), data.y[of]) for one in (now, start)]
+        assert float(changed[label]) == pytest.approx(float(of.sum() * (every[0] - every[1])), rel=1e-6)
+    assert float(changed.sum()) == pytest.approx(20 * gap, rel=1e-9)
+    expected = strata.told(pick("classes", server))["expected"]
+    surprise = gap - float(counted @ expected) / 20
+    assert up.sums["guard.surprise"].tolist() == pytest.approx([20 * surprise, 20 * surprise**2], rel=1e-9)
     slow = FedAvg(replace(LOCAL, lr=0.025))
     alone, _ = slow.client_step(SMALL, sent(slow, SMALL, pick("inner", server)), {}, data, rng())
     assert equal(pick("model", up.sums), pick("model", alone.sums)) and up.flops > alone.flops
@@ -146,8 +246,9 @@ def test_a_client_whose_training_overflows_stays_where_it_was() -> None:
     algorithm = Guarded(Scaffold(replace(LOCAL, lr=1e30)))
     data = mixed()["c0"]
     up, state = visit(algorithm, SMALL, algorithm.server_init(SMALL), data, {})
-    assert up.sums.pop("guard.worse").tolist() == [WORST * len(data), WORST**2 * len(data)]
-    assert not any(leaf.any() for leaf in up.sums.values()) and state == {}
+    assert torch.equal(up.sums["guard.worse"][0], WORST * torch.bincount(data.y, minlength=2))
+    moved = {key: leaf for key, leaf in up.sums.items() if not key.startswith("guard.")}
+    assert moved and not any(leaf.any() for leaf in moved.values()) and state == {}
 
 
 @pytest.mark.parametrize("make", [FedAvg, Scaffold])
@@ -163,14 +264,14 @@ def test_what_is_deployed_is_never_worse_than_the_start(make: Callable[..., Algo
         return float(sum(every)) / SAMPLES
 
     assert loss(algorithm.model(SMALL, server)) < loss(SMALL.params())
-    assert (float(server["guard.patience"]) > 3) == (lr > 1)  # it went back where the rate was far too high
+    assert (float(server["guard.pace"]) < 1) == (lr > 1)  # it went back where the rate was far too high
 
 
 def test_controls_stay_the_mean_of_the_clients_own_when_the_model_goes_back() -> None:
     """SCAFFOLD's server control is the weighted mean of the clients', whatever becomes of the model."""
     clients, algorithm = mixed(), Guarded(Scaffold(replace(LOCAL, lr=3.0)))
     server, states = run_rounds(algorithm, SMALL, clients, [EVERYONE] * 6)
-    assert float(server["guard.patience"]) > 3
+    assert float(server["guard.pace"]) < 1
     for key, leaf in pick("inner.control", server).items():
         mean = sum(len(clients[name]) * states[name][f"control.{key}"] for name in EVERYONE) / SAMPLES
         assert torch.allclose(leaf, torch.as_tensor(mean), rtol=1e-3, atol=1e-4)
@@ -185,6 +286,7 @@ def test_controls_stay_the_mean_of_the_clients_own_when_the_model_goes_back() ->
         (lambda: Guarded(Private(FedAvg())), "nothing would protect"),
         (lambda: Guarded(Guarded()), "a second guard"),
         (lambda: Guarded(Wima(FedAvg())), "stands inside WIMA"),
+        (lambda: Guarded(memory=1.0), "'memory'"),
         (lambda: Guarded(slack=-0.1), "'slack'"),
         (lambda: Guarded(doubt=-0.1), "'doubt'"),
         (lambda: Guarded(shrink=1.0), "'shrink'"),
@@ -200,27 +302,33 @@ def test_a_loss_that_nobody_can_have_is_refused() -> None:
     algorithm = Guarded()
     up, _ = visit(algorithm, TASK, algorithm.server_init(TASK), ONE)
     assert algorithm.check(TASK, up) == ""
-    for worse in ([-1e9, 1e18], [0.1, 0.5]):  # out of reach, and a square that is not one
-        wrong = replace(up, sums=up.sums | {"guard.worse": torch.tensor(worse).double()})
-        assert "beyond" in algorithm.check(TASK, wrong)
+    wrong = [  # out of reach, no square, a class that lost too much, more than its samples, fewer than none
+        {"guard.surprise": torch.tensor([-1e9, 1e18])},
+        {"guard.surprise": torch.tensor([0.1, 0.5])},
+        {"guard.worse": torch.tensor([[1e9, 0.0], [1.0, 0.0]])},
+        {"guard.worse": torch.tensor([[0.0, 0.0], [3.0, 0.0]])},
+        {"guard.worse": torch.tensor([[0.0, 0.0], [2.0, -1.0]])},
+    ]
+    for one in wrong:
+        sums = up.sums | {key: leaf.double() for key, leaf in one.items()}
+        assert "beyond" in algorithm.check(TASK, replace(up, sums=sums))
 
 
 def test_what_may_be_chance_is_not_deployed() -> None:
     """Two of eight report −0.1 and 0.06: a mean of −0.02 with a standard error of 0.08·√(¾/2), which proves nothing."""
     many = replace(TASK, population=8)
 
-    def told(doubt: float, *gaps: float) -> float:
-        algorithm = Guarded(FedAvg(), doubt=doubt)
+    def deployed(doubt: float, *gaps: float) -> float:
+        algorithm = Guarded(FedAvg(), memory=0.0, doubt=doubt)
         server = judged(algorithm, algorithm.server_init(TASK), 0.0)  # w = 1, of which nobody knows anything yet
-        worse = torch.tensor([sum(gaps), sum(gap**2 for gap in gaps)], dtype=torch.float64)
-        step = torch.tensor([[2.0], [-2.0]])
-        server = algorithm.server_step(many, server, Update({"model.head.weight": step, "guard.worse": worse}, 2.0, 2))
+        step = {"model.head.weight": torch.tensor([[2.0], [-2.0]])}
+        server = algorithm.server_step(many, server, Update(step | told(*gaps), 2.0, 2))
         error = float(server["guard.error"])
-        assert error == pytest.approx(0.3 * (max(gaps) - min(gaps)) / 2 * (0.75 / 2) ** 0.5)
+        assert error == pytest.approx((max(gaps) - min(gaps)) / 2 * (0.75 / 2) ** 0.5 / 1.6)
         return weight(algorithm.model(TASK, server))
 
-    assert told(2.0, -0.1, 0.06) == 0.0 and told(0.0, -0.1, 0.06) == 1.0
-    assert told(2.0, -0.1, -0.08) == 1.0
+    assert deployed(2.0, -0.1, 0.06) == 0.0 and deployed(0.0, -0.1, 0.06) == 1.0
+    assert deployed(2.0, -0.1, -0.08) == 1.0
 
 
 def test_what_may_be_chance_does_not_take_a_model_back() -> None:
@@ -228,11 +336,10 @@ def test_what_may_be_chance_does_not_take_a_model_back() -> None:
     many = replace(TASK, population=8)
 
     def pace(doubt: float, *gaps: float) -> float:
-        algorithm = Guarded(FedAvg(), doubt=doubt)
+        algorithm = Guarded(FedAvg(), memory=0.0, doubt=doubt)
         server = judged(algorithm, algorithm.server_init(TASK), 0.0)
-        worse = torch.tensor([sum(gaps), sum(gap**2 for gap in gaps)], dtype=torch.float64)
-        step = torch.tensor([[2.0], [-2.0]])
-        server = algorithm.server_step(many, server, Update({"model.head.weight": step, "guard.worse": worse}, 2.0, 2))
+        step = {"model.head.weight": torch.tensor([[2.0], [-2.0]])}
+        server = algorithm.server_step(many, server, Update(step | told(*gaps), 2.0, 2))
         return float(server["guard.pace"])
 
     assert pace(2.0, -0.6, 0.9) == 1.0 and pace(0.0, -0.6, 0.9) == 0.25
@@ -250,7 +357,7 @@ def test_several_exchanges_are_judged_where_models_move() -> None:
         server = algorithm.server_step(task, server, functools.reduce(operator.add, ups))
         if number % 2 == 0:
             assert equal(pick("guard", before), pick("guard", server)) and pick("inner.gradient", server)
-    assert float(server["guard.patience"]) > 3  # such a rate takes it back
+    assert float(server["guard.pace"]) < 1  # such a rate takes it back
 
     def loss(params: Tree) -> float:
         every = [F.cross_entropy(SMALL.forward(params, data.x), data.y, reduction="sum") for data in clients.values()]
@@ -260,12 +367,11 @@ def test_several_exchanges_are_judged_where_models_move() -> None:
 
 
 def test_wima_averages_the_best_models() -> None:
-    algorithm = Wima(Guarded(FedAvg(), doubt=0.0), window=2)
+    algorithm = Wima(Guarded(FedAvg(), memory=0.0, doubt=0.0), window=2)
     server = algorithm.server_init(TASK)
-    step = torch.tensor([[2.0], [-2.0]])
+    step = {"model.head.weight": torch.tensor([[2.0], [-2.0]])}
     for gap in (0.0, -1.0, -2.0):  # the best so far are w = 0, 1 and 2
-        worse = 2 * torch.tensor([gap, gap**2], dtype=torch.float64)
-        server = algorithm.server_step(TASK, server, Update({"model.head.weight": step, "guard.worse": worse}, 2.0))
+        server = algorithm.server_step(TASK, server, Update(step | told(gap, gap), 2.0))
     assert weight(algorithm.model(TASK, server)) == pytest.approx(1.5)
 
 
@@ -276,11 +382,11 @@ def test_a_false_report_decides_nothing_under_a_robust_rule() -> None:
     def ups(role: bool) -> Update:
         made = []
         for place, gap in enumerate((-1.0, -1.0, -1.0, -1.0, WORST)):
-            up = Update(step | {"guard.worse": torch.tensor([gap, gap**2], dtype=torch.float64)}, 1.0)
-            made.append(set_apart(Robust(Guarded()).uplink, f"c{place}", up) if role else up)
+            up = Update(step | told(gap), 1.0)
+            made.append(set_apart(robust.uplink, f"c{place}", up) if role else up)
         return functools.reduce(operator.add, made)
 
-    robust, plain = Robust(Guarded()), Guarded()
+    robust, plain = Robust(Guarded(by_class=False)), Guarded(memory=0.0)
     after = robust.server_step(TASK, robust.server_init(TASK), ups(True))
-    assert float(after["guard.patience"]) == 3 and float(after["guard.low"]) == pytest.approx(-0.3)
-    assert float(plain.server_step(TASK, plain.server_init(TASK), ups(False))["guard.patience"]) == 6
+    assert float(after["guard.pace"]) == 1 and float(after["guard.low"]) == -1
+    assert float(plain.server_step(TASK, plain.server_init(TASK), ups(False))["guard.pace"]) == 0.25

@@ -175,7 +175,7 @@ def test_the_guard_stands_around_what_trains() -> None:
         return plan([{"algorithm": "fed3r"}, {"algorithm": algorithm, "rounds": 2}]).phases[2].algorithm
 
     assert tuned({"name": "wima", "window": 5}) == Wima(Guarded(FedAvg()), window=5)
-    assert tuned("robust") == Robust(Guarded(FedAvg()))
+    assert tuned("robust") == Robust(Guarded(FedAvg(), by_class=False))
     assert tuned("mime") == Guarded(Mime())
     own = {"name": "robust", "inner": "personal"}
     assert not any(guarded(one) for one in layers(tuned(own)))  # clients with models of their own have none
@@ -207,7 +207,7 @@ def test_a_class_that_nobody_has_is_no_overflow(closed: LDA | FedNCM) -> None:
     server = tuned.server_init(solved)
     down = tuned.broadcast(solved, server, torch.Generator())
     sums = tuned.client_step(solved, down, {}, data, torch.Generator())[0].sums
-    assert not sums["guard.worse"].any() and bool(sums["model.head.weight"].any())
+    assert not sums["guard.worse"][0].any() and bool(sums["model.head.weight"].any())
 
 
 def _table(found: Plan) -> dict[str, Any]:

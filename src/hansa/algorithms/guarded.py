@@ -14,18 +14,21 @@ from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
 from hansa.errors import require
 from hansa.io.registry import Piece
-from hansa.lazy import torch
+from hansa.lazy import Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
+from hansa.server import strata
 from hansa.task import ClientData, Task
+from hansa.training.judging import counts_by_class, kinds
 from hansa.training.local import Turn, judging
 from hansa.training.visits import Visit, changed
 from hansa.training.wrappers import Wrapper, layers, training_of
 from hansa.tree import Tree, copy, nest, pick, zeros_like
 
 GROUP = "guard"
-WORSE, PACE = f"{GROUP}.worse", f"{GROUP}.pace"  # what a client reports, and what it is told
-MEMORY = 0.7  # share of the smoothed loss that a round leaves as it was
+WORSE, SURPRISE = f"{GROUP}.worse", f"{GROUP}.surprise"  # what a client reports
+PACE, MEAN = f"{GROUP}.pace", f"{GROUP}.mean"  # what it is told, beside what is known of classes
+KEPT = 0.6  # what a round leaves of the weight of those before it
 LARGEST = 1e15  # a number of an upload from which training has overflowed, or soon would at the server
 WORST = 1e3  # the most that a client reports, also where its loss is not finite
 
@@ -34,19 +37,28 @@ WORST = 1e3  # the most that a client reports, also where its loss is not finite
 class Guarded(Wrapper):
     """Wraps an algorithm that trains one model for all, and never deploys one that did worse than the phase's start.
 
-    A visited client reports the paired loss `g_k = f_k(wᵗ) − f_k(w⁰)` of the model it received against the start w⁰,
-    which it has: the mean cross-entropy, or squared error, on its training samples; and g_k².  The server smooths the
-    cohort's mean, `s ← 0.7·s + 0.3·ḡ` from s = 0 on, and knows its standard error σ, `σ² ← 0.7²·σ² + 0.3²·var(ḡ)`,
-    where `var(ḡ) = (1 − m/K)·var(g)/m` of m clients out of K.  Of the models that are better than w⁰ beyond doubt,
-    `s < −doubt·σ`, the one with the lowest s is the best so far; it is what is deployed, and before any is found, w⁰
-    is.  Where s rises above half of the lowest by more than `slack` and than `doubt·σ`, the server goes back to
-    the best and divides all rates by `shrink`; the lowest counts half from then on, until cohorts confirm it, and one
-    that is left within `slack` of zero was luck: the start is the best again.
+    What is judged, and deployed, is a mean of the server's models since the phase began or it went back, in
+    which one counts `memory` times what the next one does: the model of one round has just been trained on a few
+    clients, and has forgotten something of all others.  Clients train from the newest model wᵗ and receive both.  With
+    `memory` = 0, or where everybody takes part in every round, the mean w̄ᵗ is wᵗ itself.
 
-    After `patience` rounds without a return all rates are multiplied by `grow`, up to `most` times the first ones: a
-    head that goes further fits training samples alone.  Where a calibration has slowed the features down, since a head
-    of long columns moves them far in its worst direction, they may grow on to the rate of a head that was just
-    initialised.  Every return doubles the patience: the longer a phase, the less is tried.
+    A visited client reports the paired loss `ℓ(w̄ᵗ) − ℓ(w⁰)` against the start w⁰, which it has: the cross-entropy on
+    its training samples, summed by class, and the counts of these.  The server's score s is the mean over all classes
+    by their shares (`hansa.server.strata`), since a cohort's own mean says most of all which classes it happens to
+    have; with `by_class` = False, and for real targets, it is the mean of recent cohorts.  How far clients are from
+    what is expected of their classes gives its standard error σ, which is none where everybody was heard.
+
+    Of the models that are better than w⁰ beyond doubt, `s < −doubt·σ`, the one with the lowest s is the best so far; it
+    is what is deployed, and before any is found, w⁰ is.  Where s rises above half of the lowest by more than `slack`
+    and than `doubt·σ`, the server goes back to the best and divides all rates by `shrink`; the lowest counts half from
+    then on, until cohorts confirm it, and one that is left within `slack` of zero was luck: the start is the best
+    again.
+
+    After `patience` rounds with a score below half of the lowest all rates are multiplied by `grow`, up to `most` times
+    the first ones: a head that goes further fits training samples alone.  Where a calibration has slowed the features
+    down, since a head of long columns moves them far in its worst direction, they may grow on to the rate of a head
+    that was just initialised.  A return from rates that have grown doubles the patience: the longer a phase, the less
+    is tried.
 
     The model goes back, and momentum, the server's optimiser's or Mime's, begins anew, since it would repeat the way;
     what belongs together with clients' states, such as controls, stays.  The last round's step is never deployed, since
@@ -55,6 +67,8 @@ class Guarded(Wrapper):
     """
 
     inner: Annotated[Algorithm, Piece("algorithm")] = FedAvg()
+    memory: float = 0.8
+    by_class: bool = True
     doubt: float = 2.0
     slack: float = 0.02
     shrink: float = 4.0
@@ -64,6 +78,7 @@ class Guarded(Wrapper):
 
     def __post_init__(self) -> None:
         require(not (why := unguarded(self.inner)), why)
+        require(0 <= self.memory < 1, f"The 'memory' of a guard must lie in [0, 1). Got {self.memory}.")
         for key in ("doubt", "slack"):
             value = getattr(self, key)
             require(value >= 0, f"The '{key}' of a guard must be a number ≥ 0. Got {value}.")
@@ -74,7 +89,7 @@ class Guarded(Wrapper):
 
     @property
     def uplink(self) -> Mapping[str, Role]:
-        """The wrapped algorithm's, and the paired loss and its square."""
+        """The wrapped algorithm's, the paired loss by class, and how far it surprises."""
         return {**self.inner.uplink, GROUP: Role.SUM}
 
     def server_init(self, task: Task) -> Tree:
@@ -82,72 +97,95 @@ class Guarded(Wrapper):
         inner = copy(self.inner.server_init(task))  # a start that is deployed is served, as after a resume
         has_model = bool(pick("model", inner))
         require(has_model, f"A guard goes back to the server's model, and {type(self.inner).__name__} keeps none.")
-        return nest("inner", inner) | _model(inner) | _remembered(1.0, 0.0, 0.0, 0.0, 0.0, self.patience)
+        known = strata.unheard(self._strata(task))
+        classes = nest("classes", known | {"best": known["recent"]})
+        return nest("inner", inner) | _model(inner) | self._mean(_model(inner)) | classes | Notes(self.patience).tree()
 
     def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
-        """Return the wrapped message, and the factor on all rates."""
-        return self.inner.broadcast(task, pick("inner", server), rng) | {PACE: server[PACE]}
+        """Return the wrapped message, the factor on all rates, the mean, and what is expected of classes."""
+        known = nest(GROUP, strata.told(pick("classes", server)))
+        own = {PACE: server[f"{GROUP}.pace"]} | nest(MEAN, pick("mean", server)) | known
+        return self.inner.broadcast(task, pick("inner", server), rng) | own
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
-        """Carry out the wrapped visit at the pace told; report how the received model does against the start."""
+        """Carry out the wrapped visit at the pace told; report how the mean does against the start."""
         turns: list[Turn] = []
 
         def noted(turn: Turn) -> Turn:
             turns.append(turn)
             return turn
 
+        own, told = pick(GROUP, down), {key: leaf for key, leaf in down.items() if not key.startswith(f"{GROUP}.")}
         paced = self.at_pace(task, float(down[PACE]))
-        told = {key: leaf for key, leaf in down.items() if key != PACE}
         up, new = yield from changed(self.inner.visit(paced, told, state, data, rng), noted)
-        received = yield judging(turns[0], turns[0].start)
-        start = yield judging(turns[0], task.params())
-        worse = received.loss - start.loss
+        mean = task.params() | pick("mean", own) if self.memory else turns[0].start
+        judged, start = (yield judging(turns[0], mean)).losses, (yield judging(turns[0], task.params())).losses
+        assert judged is not None and start is not None, "a turn that judges tells losses"
+        worst, counted = WORST * len(data), counts_by_class(task, data)
+        worse = (judged - start).nan_to_num(worst).clamp(-worst, worst)
         if not all(bool(leaf.abs().max() < LARGEST) for leaf in up.sums.values()):
-            up, new, worse = replace(up, sums=zeros_like(up.sums)), state, WORST
-        worse = max(-WORST, min(WORST, worse if worse == worse else WORST))
-        reported = {WORSE: up.weight * torch.tensor([worse, worse**2], dtype=torch.float64)}
+            up, new, worse = replace(up, sums=zeros_like(up.sums)), state, WORST * counted
+        summed = torch.stack([worse, counted])
+        summed = summed if self.by_class else summed.sum(1, keepdim=True)
+        surprise = max(-WORST, min(WORST, strata.surprise(own, *summed)))
+        squares = up.weight * torch.tensor([surprise, surprise**2], dtype=torch.float64)
+        reported = {WORSE: up.weight / len(data) * summed, SURPRISE: squares}
         flops = up.flops + 2 * len(data) * (task.features_flops + task.head_flops)
         return replace(up, sums=up.sums | reported, flops=flops), new
 
     def check(self, task: Task, up: Update) -> str:
-        """Return why no client can have this loss, or what the wrapped algorithm finds."""
-        mean, square = (up.sums[WORSE] / up.weight).tolist()
-        told = abs(mean) <= WORST and math.isclose(square, mean**2, rel_tol=1e-6, abs_tol=1e-12)
-        return self.inner.check(task, _inner(up)) if told else f"it reports a change of its loss beyond ±{WORST:g}"
+        """Return why no client can have these losses, or what the wrapped algorithm finds."""
+        (worse, counted), (surprise, square) = up.sums[WORSE] / up.weight, (up.sums[SURPRISE] / up.weight).tolist()
+        whole = bool((counted >= 0).all()) and math.isclose(float(counted.sum()), 1.0, rel_tol=1e-6)
+        told = abs(surprise) <= WORST and math.isclose(square, surprise**2, rel_tol=1e-6, abs_tol=1e-12)
+        if not (whole and told and bool((worse.abs() <= WORST).all())):
+            return f"it reports a change of its loss beyond ±{WORST:g}, or classes that it cannot have"
+        return self.inner.check(task, _inner(up))
 
     def encode(self, sums: Tree) -> Tree:
-        """Encode as the wrapped algorithm does; the loss travels as it is."""
-        return self.inner.encode(_rest(sums)) | {WORSE: sums[WORSE]}
+        """Encode as the wrapped algorithm does; the losses travel as they are."""
+        return self.inner.encode(_rest(sums)) | _own(sums)
 
     def decode(self, task: Task, wire: Tree) -> Tree:
         """Invert `encode`."""
-        return self.inner.decode(task, _rest(wire)) | {WORSE: wire[WORSE]}
+        return self.inner.decode(task, _rest(wire)) | _own(wire)
 
     def server_step(self, task: Task, server: Tree, cohort: Update) -> Tree:
-        """Judge the model that was sent, take the wrapped step, and go back where the model was worse."""
-        pace, score, error, low, good, patience = (float(server[f"guard.{key}"]) for key in GUARD)
-        inner, best = pick("inner", server), _model(server)
+        """Judge the mean that was sent, take the wrapped step, and go back where the mean was worse."""
+        inner, best, now = pick("inner", server), _model(server), Notes.of(server)
         stepped = self.inner.server_step(task, inner, _inner(cohort))
         if (task.round + 1) % self.exchanges:
             return server | nest("inner", stepped)
-        mean, square = (cohort.sums[WORSE] / cohort.weight).tolist()
-        score = MEMORY * score + (1 - MEMORY) * mean
+        known = strata.heard(pick("classes", server), cohort.sums[WORSE], KEPT)
+        known["best"] = server["classes.best"]
         unseen = max(0.0, 1 - cohort.count / task.population)  # where everybody has spoken, nothing is left to chance
-        variance = unseen * max(0.0, square - mean**2) / cohort.count
-        error = math.hypot(MEMORY * error, (1 - MEMORY) * math.sqrt(variance))
-        chance = max(self.slack, self.doubt * error)  # cohorts that differ would else stop what trains well
-        if score > low / 2 + chance:
-            low /= 2  # some of it was the cohort's luck
-            if low > -self.slack:
-                best, low = _model(self.inner.server_init(task)), 0.0
-            back = _remembered(pace / self.shrink, low, 0.0, low, 0.0, 2 * patience)
-            return nest("inner", stepped | self._calm(task) | best) | best | back
-        if score < min(low, -self.doubt * error):
-            best, low = _model(inner), score
-        good += 1
-        if good >= patience:
-            pace, good = min(self._reach(task), self.grow * pace), 0.0
-        return nest("inner", stepped) | best | _remembered(pace, score, error, low, good, patience)
+        now = now.after(strata.mean(known), cohort.sums[SURPRISE] / cohort.weight, unseen / cohort.count)
+        chance = max(self.slack, self.doubt * now.error)  # cohorts that differ would else stop what trains well
+        if now.score > now.low / 2 + chance:
+            share = 0.5 if now.low / 2 <= -self.slack else 0.0  # some of it was the cohort's luck, or all
+            best = best if share else _model(self.inner.server_init(task))
+            known["recent"] = known["best"] = known["best"] * torch.tensor([[share], [1.0]], dtype=torch.float64)
+            back = now.back(share, self.shrink)
+            stepped = stepped | self._calm(task) | best
+            return nest("inner", stepped) | best | self._mean(best) | nest("classes", known) | back.tree()
+        good = now.score <= now.low / 2
+        if now.score < min(now.low, -self.doubt * now.error):
+            best, now = nest("model", pick("mean", server) or pick("model", inner)), replace(now, low=now.score)
+            known["best"] = known["recent"]
+        now = replace(now, good=now.good + good, age=1 + self.memory * now.age if unseen else 1.0)
+        if now.good >= now.patience:
+            now = replace(now, pace=min(self._reach(task), self.grow * now.pace), good=0.0, grown=1.0)
+        newest = pick("model", stepped)
+        mean = {key: leaf.lerp(newest[key], 1 / now.age) for key, leaf in pick("mean", server).items()}
+        return nest("inner", stepped) | best | nest("mean", mean) | nest("classes", known) | now.tree()
+
+    def _strata(self, task: Task) -> int:
+        """Count the classes whose losses are known by themselves."""
+        return kinds(task) if self.by_class else 1
+
+    def _mean(self, model: Tree) -> Tree:
+        """Return the mean of one model, where a mean is judged."""
+        return nest("mean", pick("model", model)) if self.memory else {}
 
     def _reach(self, task: Task) -> float:
         """Return the largest pace: `most`, or what gives features back the rate that a calibration took from them."""
@@ -178,10 +216,12 @@ class Guarded(Wrapper):
 
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
         """Show the rates of the next round, beside the wrapped algorithm's exhibits, of the best model."""
-        local, paced = training_of(self.inner), self.at_pace(task, float(server[PACE]))
+        local, paced = training_of(self.inner), self.at_pace(task, float(server[f"{GROUP}.pace"]))
         trained = {key.partition(".")[0]: key for key in task.params() if local is not None and local.trains(key)}
         rates = {part: [local.rate(paced, key)] for part, key in trained.items() if local is not None}
-        note = f"At the guard's pace of {float(server[PACE]):g}, of which the head takes {self.most:g} at most."
+        note = (
+            f"At the guard's pace of {float(server[f'{GROUP}.pace']):g}, of which the head takes {self.most:g} at most."
+        )
         own = (Exhibit("learning rates", "curve", rates, note),) if rates else ()
         return (*own, *self.inner.exhibits(task, self._best(server), observed))
 
@@ -190,7 +230,40 @@ class Guarded(Wrapper):
         return None
 
 
-GUARD = ("pace", "score", "error", "low", "good", "patience")  # what the guard remembers, in this order
+@dataclass(frozen=True)
+class Notes:
+    """What the guard remembers from round to round, beside models and classes."""
+
+    patience: float  # good rounds until rates grow
+    pace: float = 1.0  # the factor on all rates
+    score: float = 0.0  # the change of loss, and its standard error
+    error: float = 0.0
+    low: float = 0.0  # the lowest score, that of the best model
+    good: float = 0.0  # good rounds since rates changed
+    grown: float = 0.0  # whether they have grown since the last return
+    age: float = 1.0  # what the models of the mean weigh together, where the newest one weighs 1
+    heard: float = 0.0  # what the cohorts behind the score weigh together, likewise
+
+    @classmethod
+    def of(cls, server: Tree) -> Notes:
+        """Return what a state remembers."""
+        return cls(**{key: float(leaf) for key, leaf in pick(GROUP, server).items()})
+
+    def tree(self) -> Tree:
+        """Return it as leaves of a state."""
+        return nest(GROUP, {key: torch.tensor(value, dtype=torch.float64) for key, value in vars(self).items()})
+
+    def after(self, score: float, surprise: Tensor, share: float) -> Notes:
+        """Return it with a new score; `share` of the variance of what surprised is that of the cohort's mean."""
+        mean, square = surprise.tolist()
+        deviation, heard = math.sqrt(share * max(0.0, square - mean**2)), 1 + KEPT * self.heard
+        error = math.hypot(KEPT * self.heard * self.error, deviation) / heard
+        return replace(self, score=score, error=error, heard=heard)
+
+    def back(self, share: float, shrink: float) -> Notes:
+        """Return it after a return to the best model, of whose score a share still counts."""
+        longer, low = self.patience * (2 if self.grown else 1), share * self.low
+        return Notes(longer, pace=self.pace / shrink, score=low, low=low, heard=self.heard)
 
 
 def unguarded(algorithm: Algorithm) -> str:
@@ -212,12 +285,12 @@ def _model(server: Tree) -> Tree:
     return nest("model", pick("model", server))
 
 
-def _remembered(*numbers: float) -> Tree:
-    return nest("guard", {key: torch.tensor(one, dtype=torch.float64) for key, one in zip(GUARD, numbers, strict=True)})
+def _own(tree: Tree) -> Tree:
+    return {key: tree[key] for key in (WORSE, SURPRISE)}
 
 
 def _rest(tree: Tree) -> Tree:
-    return {key: leaf for key, leaf in tree.items() if key != WORSE}
+    return {key: leaf for key, leaf in tree.items() if key not in (WORSE, SURPRISE)}
 
 
 def _inner(up: Update) -> Update:

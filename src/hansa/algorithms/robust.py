@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from hansa.algorithms.fedavg import FedAvg
-from hansa.algorithms.guarded import GROUP
+from hansa.algorithms.guarded import GROUP, Guarded
 from hansa.algorithms.private import Private, sum_over_samples
 from hansa.channels.accounting import Release
 from hansa.contract import Algorithm
@@ -30,7 +30,8 @@ class Robust(Wrapper):
     what the algorithm sums up beside them (SCAFFOLD's changes of control, Mime's gradients) in the same way.  So nobody
     can poison a control or a momentum either; SCAFFOLD's server control is then no longer the mean of the clients'.  An
     upload with a number that is not finite, or of a wrong shape, is refused by the client's name.
-    A guard inside judges by what the rule makes of the reports, so that a few false ones decide nothing.
+    A guard inside judges by what the rule makes of the reports, so that a few false ones decide nothing; it must not
+    ask for losses by class, of which most clients lack most.
     Closed forms are refused: their sums are exact only if every sample counts.
     """
 
@@ -45,6 +46,11 @@ class Robust(Wrapper):
         require(not private, "Robust cannot wrap Private: its noise hides sums, and a rule needs single uploads.")
         whole = not self.inner.partial
         require(whole, f"Robust needs the same leaves of every client, and of {name} some may not upload all.")
+        by_class = any(isinstance(one, Guarded) and one.by_class for one in layers(self.inner))
+        require(
+            not by_class,
+            "Robust cannot combine losses by class, which most clients lack: set its guard's 'by_class' = false.",
+        )
         require(Role.EACH not in roles, f"Robust cannot wrap {name}, whose server keeps single uploads already.")
 
     @property

@@ -15,6 +15,7 @@ from hansa.errors import HansaError, require
 from hansa.lazy import Tensor, torch
 from hansa.payload import Role, Update, role_of
 from hansa.task import ClientData, Task
+from hansa.training.judging import kinds
 from hansa.training.local import Trained, Turn
 from hansa.training.stepper import Stepper
 from hansa.tree import Tree, is_finite
@@ -127,6 +128,8 @@ def made_up(task: Task) -> ClientData:
 def untrained(turn: Turn) -> Trained:
     """Return what a turn gives when training moves nothing."""
     weights = turn.training.weights(turn.task, turn.start)
+    if turn.judges:
+        return Trained(turn.start, 0, 0.0, losses=torch.zeros(kinds(turn.task), dtype=torch.float64))
     if turn.measures:
         return Trained(turn.start, 0, 0.0, slope={key: torch.zeros_like(leaf) for key, leaf in weights.items()})
     memory = Stepper(turn, weights, turn.memory).memory if turn.remembers else {}

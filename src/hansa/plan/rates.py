@@ -33,6 +33,7 @@ from hansa.training.wrappers import layers, training_of
 AFTER_FED3R = 0.1
 AFTER_OLL = 0.1
 TEMPERATURE = 0.1
+MANY = 10**6  # clients, of whom no star by number has all
 
 
 def with_default_rates(plan: Plan, tables: object, trust: Trust = NOBODY) -> Plan:
@@ -110,16 +111,30 @@ def _phases(phase: PhasePlan, table: object, rates: Rates, before: Before) -> li
     if rates == "paper":
         algorithm = _scaled(phase.algorithm, _entry(table, "algorithm"), before.factor)
         return [dataclasses.replace(phase, algorithm=algorithm, rates=phase.rates)]
-    algorithm = _guarded(phase.algorithm) if rates == "statistics" else phase.algorithm
+    algorithm = _guarded(phase.algorithm, _everyone(phase)) if rates == "statistics" else phase.algorithm
     first = [] if before.calibrated else [PhasePlan(Calibrate(), unprotected=phase.unprotected, outside=phase.outside)]
     return [*first, dataclasses.replace(phase, algorithm=algorithm, rates=rates)]
 
 
-def _guarded(algorithm: Algorithm) -> Algorithm:
-    """Return an algorithm with a guard around what trains one model for all, inside of WIMA and of robust rules."""
-    if isinstance(algorithm, (Wima, Robust)):
-        return dataclasses.replace(algorithm, inner=_guarded(algorithm.inner))
-    return algorithm if unguarded(algorithm) else Guarded(algorithm)
+def _guarded(algorithm: Algorithm, everyone: bool) -> Algorithm:
+    """Return an algorithm with a guard around what trains one model for all, inside of WIMA and of robust rules.
+
+    Where everybody takes part in every round, no mean of models need be sent; a rule cannot combine losses by class.
+    """
+    if isinstance(algorithm, Wima):
+        return dataclasses.replace(algorithm, inner=_guarded(algorithm.inner, everyone))
+    if isinstance(algorithm, Robust):
+        inner = _guarded(algorithm.inner, everyone)
+        whole = dataclasses.replace(inner, by_class=False) if isinstance(inner, Guarded) else inner
+        return dataclasses.replace(algorithm, inner=whole)
+    if unguarded(algorithm):
+        return algorithm
+    return Guarded(algorithm, memory=0.0) if everyone else Guarded(algorithm)
+
+
+def _everyone(phase: PhasePlan) -> bool:
+    """Tell whether every round visits everybody, however many they are."""
+    return phase.orchestration is not None and phase.orchestration.scale(MANY).visits >= MANY
 
 
 def _by_hand(phase: PhasePlan, table: object) -> bool:

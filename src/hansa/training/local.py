@@ -17,7 +17,7 @@ from hansa.training.augmentation import Augmentation, augmented
 from hansa.training.channels_last import channels_last, channels_last_gradients
 from hansa.training.directions import PLAIN, Direction, Slope
 from hansa.training.fused_linear import FusedLinear
-from hansa.training.judging import mean_loss
+from hansa.training.judging import losses_by_class
 from hansa.training.layers import draws, uses_batch_statistics
 from hansa.training.leaves import Patterns, listed, select, written
 from hansa.training.objectives import CROSS_ENTROPY, Objective, usual
@@ -142,7 +142,7 @@ class Trained(NamedTuple):
     memory: Tree = {}  # noqa: RUF012, never written to: what the optimiser remembers
     anchor: Tree = {}  # noqa: RUF012, likewise: where an anchor that follows has ended
     slope: Tree = {}  # noqa: RUF012, likewise: the mean gradient, where a turn measures it
-    loss: float = 0.0  # the mean loss where it starts, where a turn judges it
+    losses: Tensor | None = None  # the loss where it starts, summed by class, where a turn judges it
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +152,8 @@ class Turn:
     `given` are tensors the objective or the direction needs and nothing trains: prototypes, anchors, a reference.
     `memory` is what the optimiser remembers from earlier visits.  Every batch is used for `repeats` steps in a row.
     A turn that `remembers` gives back what the optimiser knows, and one that only `measures` moves nothing: it gives
-    the mean gradient over one epoch in `Trained.slope`.  One that `judges` moves nothing either: it gives the mean loss
-    of the parameters it starts from in `Trained.loss`, see `judging`.
+    the mean gradient over one epoch in `Trained.slope`.  One that `judges` moves nothing either: it gives the loss of
+    the parameters it starts from, summed by class, in `Trained.losses`, see `judging`.
     """
 
     training: LocalTraining
@@ -212,7 +212,7 @@ class Turn:
 
 
 def judging(turn: Turn, start: Tree) -> Turn:
-    """Return a turn that only tells the mean loss of some parameters on the task of another one."""
+    """Return a turn that only tells the loss of some parameters on the task of another one."""
     return Turn(turn.training, turn.task, start, measures=True, judges=True)
 
 
@@ -235,7 +235,7 @@ def seeded(task: Task, seed: int, device: torch.device) -> Iterator[None]:
 def train(turn: Turn, data: ClientData, seed: int) -> Trained:
     """Carry out a turn for one client; the arguments stay as they were."""
     if turn.judges:
-        return Trained(turn.start, 0, 0.0, loss=mean_loss(turn.task, turn.start, data))
+        return Trained(turn.start, 0, 0.0, losses=losses_by_class(turn.task, turn.start, data))
     with seeded(turn.task, seed, data.x.device):
         return Loop(turn, data).run(torch.Generator().manual_seed(seed))
 
