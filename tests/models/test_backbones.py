@@ -23,6 +23,7 @@ from hansa.features.transformers import Transformers
 from hansa.models import efficientnet, transformers
 from hansa.models.efficientnet import EfficientNetLiteModel
 from hansa.models.networks.backbone import ROWS, FrozenNorm
+from hansa.models.networks.pointwise import Pointwise
 from hansa.models.parts import fingerprint_of
 from hansa.models.transformers import TransformersModel
 from hansa.plan.assemble import task_for
@@ -112,6 +113,21 @@ def test_frozen_statistics_by_hand() -> None:
     )
     expected = expected * layer.weight.reshape(3, 1, 1) + layer.bias.reshape(3, 1, 1)
     torch.testing.assert_close(FrozenNorm(layer).train()(X), expected)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_convolution_of_single_pixels_is_a_product(bias: bool) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(3, 5, 1, bias=bias, dtype=torch.float64)
+    maps = X.double().contiguous(memory_format=torch.channels_last).requires_grad_()
+    pointwise = Pointwise(layer)
+    wanted = [maps, *layer.parameters()]
+    found, expected = pointwise.product(maps), layer(maps)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(pointwise(maps), expected) and found.is_contiguous(memory_format=torch.channels_last)
+    pairs = (torch.autograd.grad(made.square().sum(), wanted) for made in (found, expected))
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_statistics_stay_unless_asked_and_never_travel(resnet: str) -> None:
@@ -327,6 +343,8 @@ def test_efficientnet_is_the_extractors_network_and_trains() -> None:
     before = F.cross_entropy(task.forward(start, x), Y)
     after = train(Turn(LocalTraining(lr=0.01, batch_size=6, epochs=2), task, start), ClientData(x, Y), seed=0).params
     assert F.cross_entropy(task.forward(after, x), Y) < before
+    products = [one for one in task.module.modules() if isinstance(one, Pointwise)]
+    assert len(products) == 32 and all(one.weight.shape[2:] == (1, 1) for one in products)
     moved = {key for key in start if not torch.equal(start[key], after[key])}
     assert len(moved) == 149 and not any("frozen" in key for key in moved) and len(start) == 247
 

@@ -39,8 +39,26 @@ def with_norm(network: nn.Module, norm: Norm) -> None:
         return
     for name, layer in list(network.named_modules()):
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is not None:
-            parent, _, last = name.rpartition(".")
-            setattr(network.get_submodule(parent), last, networks.FrozenNorm(layer))
+            _put(network, name, networks.FrozenNorm(layer))
+
+
+def with_products(network: nn.Module) -> None:
+    """Let all convolutions of single pixels be products on a GPU; for networks whose maps have channels last."""
+    for name, layer in list(network.named_modules()):
+        if isinstance(layer, nn.Conv2d) and _is_pointwise(layer):
+            _put(network, name, networks.Pointwise(layer))
+
+
+def _is_pointwise(layer: nn.Conv2d) -> bool:
+    """Tell whether a convolution reads every pixel by itself, in all channels."""
+    alone = layer.kernel_size == tuple(layer.stride) == (1, 1)
+    return alone and layer.padding == (0, 0) and layer.groups == 1
+
+
+def _put(network: nn.Module, name: str, layer: nn.Module) -> None:
+    """Put a layer in the place of the one of that name."""
+    parent, _, last = name.rpartition(".")
+    setattr(network.get_submodule(parent), last, layer)
 
 
 def check_recomputed(owner: str, recompute: bool, norm: Norm) -> None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hansa.models.networks.backbone import Backbone, FrozenNorm
     from hansa.models.networks.bottleneck import Bottleneck
     from hansa.models.networks.deep_random_features import Deep, Residual
+    from hansa.models.networks.pointwise import Pointwise
     from hansa.models.networks.random_features import Lift
     from hansa.models.networks.random_projection import Projection
     from hansa.models.networks.recurrent import LastState
@@ -24,6 +25,7 @@ _WHERE = {
     "FrozenNorm": "backbone",
     "LastState": "recurrent",
     "Lift": "random_features",
+    "Pointwise": "pointwise",
     "Projection": "random_projection",
     "Residual": "deep_random_features",
     "Skip": "skip",
@@ -39,6 +41,7 @@ __all__ = [
     "FrozenNorm",
     "LastState",
     "Lift",
+    "Pointwise",
     "Projection",
     "Residual",
     "Skip",
