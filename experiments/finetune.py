@@ -102,15 +102,18 @@ class Division:
 
 
 def cifar(title: str, alpha: float) -> Division:
-    """Return CIFAR-100 among a hundred clients."""
-    partition = {"name": "dirichlet", "clients": 100, "alpha": alpha, "balanced": alpha > 0}
+    """Return CIFAR-100 among a hundred clients of one size, whose classes' shares are Dirichlet with α of every class.
+
+    Plans give the concentration of all classes together, as Hsu et al. (2019) do: a hundred times as much.
+    """
+    partition = {"name": "dirichlet", "clients": 100, "alpha": 100 * alpha, "balanced": alpha > 0}
     return Division(f"CIFAR-100, {title}", "cifar100.npz", partition)
 
 
 LARGE = {
-    "0.1": cifar("Dirichlet, α = 0.1", 0.1),
-    "0": cifar("one class a client", 0.0),
-    "1": cifar("Dirichlet, α = 1", 1.0),
+    "0.1": cifar("α = 0.1 of every class", 0.1),
+    "0": cifar("α = 0: one class a client", 0.0),
+    "1": cifar("α = 1 of every class", 1.0),
     "femnist": Division("FEMNIST, 110 writers", "femnist110.npz", "natural"),
     "office": Division(
         "Office-Caltech-10, 40 clients, Dirichlet, α = 0.1",

@@ -28,6 +28,7 @@ from hansa.tree import Tree, copy, nest, pick, zeros_like
 GROUP = "guard"
 WORSE, SURPRISE = f"{GROUP}.worse", f"{GROUP}.surprise"  # what a client reports
 PACE, MEAN = f"{GROUP}.pace", f"{GROUP}.mean"  # what it is told, beside what is known of classes
+LEFT = 0.75  # of the lowest score, what must be left
 KEPT = 0.6  # what a round leaves of the weight of those before it
 LARGEST = 1e15  # a number of an upload from which training has overflowed, or soon would at the server
 WORST = 1e3  # the most that a client reports, also where its loss is not finite
@@ -49,16 +50,18 @@ class Guarded(Wrapper):
     what is expected of their classes gives its standard error σ, which is none where everybody was heard.
 
     Of the models that are better than w⁰ beyond doubt, `s < −doubt·σ`, the one with the lowest s is the best so far; it
-    is what is deployed, and before any is found, w⁰ is.  Where s rises above half of the lowest by more than `slack`
-    and than `doubt·σ`, the server goes back to the best and divides all rates by `shrink`; the lowest counts half from
-    then on, until cohorts confirm it, and one that is left within `slack` of zero was luck: the start is the best
-    again.
+    is what is deployed, and before any is found, w⁰ is.  Where s rises above three quarters of the lowest by more than
+    `slack` and than `doubt·σ`, the server goes back to the best and divides all rates by `shrink`, or takes the last
+    growth of them back.  The best was chosen for what a few cohorts said, so it is judged again after a return: what
+    the next cohort says counts from then on, and if it is no better than the start, the start is the best again.
 
-    After `patience` rounds with a score below half of the lowest all rates are multiplied by `grow`, up to `most` times
-    the first ones: a head that goes further fits training samples alone.  Where a calibration has slowed the features
+    After `patience` rounds that each found a better model all rates are multiplied by `grow`, up to `most` times the
+    first ones: a head that goes further fits training samples alone.  Where a calibration has slowed the features
     down, since a head of long columns moves them far in its worst direction, they may grow on to the rate of a head
-    that was just initialised.  A return from rates that have grown doubles the patience: the longer a phase, the less
-    is tried.
+    that was just initialised.  A growth that is taken back doubles the patience: the longer a phase, the less is tried.
+    After 2·`patience` rounds (the setting's) without a better model rates are divided by `grow`, and what is there is
+    the best if it is better than w⁰ beyond doubt: the lowest score was luck then, and noise is what keeps it from
+    falling.
 
     The model goes back, and momentum, the server's optimiser's or Mime's, begins anew, since it would repeat the way;
     what belongs together with clients' states, such as controls, stays.  The last round's step is never deployed, since
@@ -160,24 +163,40 @@ class Guarded(Wrapper):
         known["best"] = server["classes.best"]
         unseen = max(0.0, 1 - cohort.count / task.population)  # where everybody has spoken, nothing is left to chance
         now = now.after(strata.mean(known), cohort.sums[SURPRISE] / cohort.weight, unseen / cohort.count)
+        if now.again and now.low < 0:
+            if now.score >= 0:
+                start, nothing = _model(self.inner.server_init(task)), torch.tensor([[0.0], [1.0]]).double()
+                known["best"] = known["best"] * nothing
+                return self._gone_back(task, stepped, start, known, replace(now, score=0.0, low=0.0))
+            now, known["best"] = replace(now, low=now.score), known["recent"]
         chance = max(self.slack, self.doubt * now.error)  # cohorts that differ would else stop what trains well
-        if now.score > now.low / 2 + chance:
-            share = 0.5 if now.low / 2 <= -self.slack else 0.0  # some of it was the cohort's luck, or all
-            best = best if share else _model(self.inner.server_init(task))
-            known["recent"] = known["best"] = known["best"] * torch.tensor([[share], [1.0]], dtype=torch.float64)
-            back = now.back(share, self.shrink)
-            stepped = stepped | self._calm(task) | best
-            return nest("inner", stepped) | best | self._mean(best) | nest("classes", known) | back.tree()
-        good = now.score <= now.low / 2
-        if now.score < min(now.low, -self.doubt * now.error):
+        if now.score > LEFT * now.low + chance:
+            return self._gone_back(task, stepped, best, known, now.back(self.shrink))
+        better, proven = now.score < now.low, now.score < -self.doubt * now.error
+        now = now.counted(better and proven)
+        if stale := now.stale >= 2 * self.patience:
+            now = now.slower(self.grow)
+        if proven and (better or stale):
             best, now = nest("model", pick("mean", server) or pick("model", inner)), replace(now, low=now.score)
             known["best"] = known["recent"]
-        now = replace(now, good=now.good + good, age=1 + self.memory * now.age if unseen else 1.0)
+        now = replace(now, age=1 + self.memory * now.age if unseen else 1.0)
         if now.good >= now.patience:
-            now = replace(now, pace=min(self._reach(task), self.grow * now.pace), good=0.0, grown=1.0)
+            now = now.faster(min(self._reach(task), self.grow * now.pace))
         newest = pick("model", stepped)
         mean = {key: leaf.lerp(newest[key], 1 / now.age) for key, leaf in pick("mean", server).items()}
         return nest("inner", stepped) | best | nest("mean", mean) | nest("classes", known) | now.tree()
+
+    def _gone_back(self, task: Task, stepped: Tree, model: Tree, known: Tree, now: Notes) -> Tree:
+        """Return the state in which training goes on from a model that was there before, which is judged again."""
+        inner = stepped | self._calm(task) | model
+        classes = known | {"recent": known["best"]}
+        return (
+            nest("inner", inner)
+            | model
+            | self._mean(model)
+            | nest("classes", classes)
+            | replace(now, age=1.0, again=1.0).tree()
+        )
 
     def _strata(self, task: Task) -> int:
         """Count the classes whose losses are known by themselves."""
@@ -239,8 +258,10 @@ class Notes:
     score: float = 0.0  # the change of loss, and its standard error
     error: float = 0.0
     low: float = 0.0  # the lowest score, that of the best model
-    good: float = 0.0  # good rounds since rates changed
-    grown: float = 0.0  # whether they have grown since the last return
+    good: float = 0.0  # rounds that found a better model since rates changed, and rounds since the last of them
+    stale: float = 0.0
+    former: float = 0.0  # the pace before the last growth; 0 where it has fallen since
+    again: float = 0.0  # whether the next round judges the best model again
     age: float = 1.0  # what the models of the mean weigh together, where the newest one weighs 1
     heard: float = 0.0  # what the cohorts behind the score weigh together, likewise
 
@@ -260,10 +281,22 @@ class Notes:
         error = math.hypot(KEPT * self.heard * self.error, deviation) / heard
         return replace(self, score=score, error=error, heard=heard)
 
-    def back(self, share: float, shrink: float) -> Notes:
-        """Return it after a return to the best model, of whose score a share still counts."""
-        longer, low = self.patience * (2 if self.grown else 1), share * self.low
-        return Notes(longer, pace=self.pace / shrink, score=low, low=low, heard=self.heard)
+    def counted(self, better: bool) -> Notes:
+        """Return it after a round that found a better model, or none."""
+        return replace(self, again=0.0, good=self.good + better, stale=0.0 if better else self.stale + 1)
+
+    def faster(self, pace: float) -> Notes:
+        """Return it at a higher pace, if there is one."""
+        return replace(self, pace=pace, good=0.0, former=self.pace if pace > self.pace else 0.0)
+
+    def slower(self, factor: float) -> Notes:
+        """Return it at a lower pace: a growth is taken back, and more patience asked for; others are divided."""
+        longer, pace = (2 * self.patience, self.former) if self.former else (self.patience, self.pace / factor)
+        return replace(self, patience=longer, pace=pace, good=0.0, stale=0.0, former=0.0)
+
+    def back(self, shrink: float) -> Notes:
+        """Return it after a return to the best model."""
+        return replace(self.slower(shrink), score=self.low, error=0.0)
 
 
 def unguarded(algorithm: Algorithm) -> str:
