@@ -114,15 +114,24 @@ def test_rates_grow_where_models_become_better() -> None:
     assert good == [(0, 1, 1), (1, 0, 1), (2, 0, 1), (2, 1, 1), (0, 0, 2)]
 
 
-def test_rates_fall_where_no_model_is_better_for_long_and_the_latest_is_the_best() -> None:
-    """After twice the patience a growth is taken back; s = −0.99 is no worse than −1 was, but for luck."""
-    algorithm = Guarded(FedAvg(), memory=0.0, patience=1)
+@pytest.mark.parametrize(
+    ("patience", "later", "by_hand"),
+    [  # pace, patience, deployed
+        (1, -0.99, [(2, 1, 0), (2, 1, 0), (1, 2, 2)]),  # rates had grown, which is taken back; the last is as good
+        (2, -0.99, [(1, 2, 0), (1, 2, 0), (1, 2, 0), (1, 2, 0), (0.5, 2, 4)]),  # −1 was luck
+        (2, -0.5, [(1, 2, 0), (1, 2, 0), (1, 2, 0), (1, 2, 0), (0.25, 2, 0)]),  # too little is left, chance or not
+    ],
+)
+def test_rates_fall_where_no_model_is_better_for_long(
+    patience: int, later: float, by_hand: list[tuple[float, ...]]
+) -> None:
+    algorithm = Guarded(FedAvg(), memory=0.0, patience=patience, slack=9.0)
     server, seen = algorithm.server_init(TASK), []
-    for gap in (-1.0, -0.99, -0.99, -0.99, -0.99):
+    for gap in (-1.0, *[later] * (len(by_hand) - 1)):
         server = judged(algorithm, server, gap)
-        pace, patience = float(server["guard.pace"]), float(server["guard.patience"])
-        seen.append((pace, patience, weight(algorithm.model(TASK, server))))
-    assert seen == [(2, 1, 0), (2, 1, 0), (1, 2, 2), (1, 2, 2), (0.5, 2, 4)]
+        pace, waited = float(server["guard.pace"]), float(server["guard.patience"])
+        seen.append((pace, waited, weight(algorithm.model(TASK, server))))
+    assert seen == by_hand
 
 
 def test_the_mean_over_classes_by_hand() -> None:

@@ -59,9 +59,10 @@ class Guarded(Wrapper):
     first ones: a head that goes further fits training samples alone.  Where a calibration has slowed the features
     down, since a head of long columns moves them far in its worst direction, they may grow on to the rate of a head
     that was just initialised.  A growth that is taken back doubles the patience: the longer a phase, the less is tried.
-    After 2·`patience` rounds (the setting's) without a better model rates are divided by `grow`, and what is there is
-    the best if it is better than w⁰ beyond doubt: the lowest score was luck then, and noise is what keeps it from
-    falling.
+    Once 2·`patience` rounds (the setting's) have found no better model, chance is no excuse: where less than three
+    quarters of the lowest are left the server goes back as well.  Else noise keeps the score from falling: the last
+    growth is taken back, or rates are divided by `grow`, and what is there stays, as the best if it is better than w⁰
+    beyond doubt.
 
     The model goes back, and momentum, the server's optimiser's or Mime's, begins anew, since it would repeat the way;
     what belongs together with clients' states, such as controls, stays.  The last round's step is never deployed, since
@@ -169,13 +170,14 @@ class Guarded(Wrapper):
                 known["best"] = known["best"] * nothing
                 return self._gone_back(task, stepped, start, known, replace(now, score=0.0, low=0.0))
             now, known["best"] = replace(now, low=now.score), known["recent"]
-        chance = max(self.slack, self.doubt * now.error)  # cohorts that differ would else stop what trains well
-        if now.score > LEFT * now.low + chance:
-            return self._gone_back(task, stepped, best, known, now.back(self.shrink))
         better, proven = now.score < now.low, now.score < -self.doubt * now.error
         now = now.counted(better and proven)
-        if stale := now.stale >= 2 * self.patience:
-            now = now.slower(self.grow)
+        stale = now.stale >= 2 * self.patience
+        # Cohorts that differ would stop what trains well, but not for ever.
+        chance = 0.0 if stale else max(self.slack, self.doubt * now.error)
+        if now.score > LEFT * now.low + chance:
+            return self._gone_back(task, stepped, best, known, now.back(self.shrink))
+        now = now.slower(self.grow) if stale else now
         if proven and (better or stale):
             best, now = nest("model", pick("mean", server) or pick("model", inner)), replace(now, low=now.score)
             known["best"] = known["recent"]
