@@ -810,7 +810,7 @@ def test_rows_of_fine_tuning_are_plans_and_a_page_shows_what_was_run(experiment,
     assert "| Fed3R, rates from statistics, guard (default) |" in text and "Not run for this page: random head" in text
     page.write()
     whole = (tmp_path / "finetune.md").read_text(encoding="utf-8")
-    assert "## CIFAR-100, Dirichlet, α = 0.1" in whole and "What was seen." in whole
+    assert "## CIFAR-100, α = 0.1 of every class" in whole and "What was seen." in whole
     monkeypatch.setattr(common, "RUNS", tmp_path / "elsewhere")
     page.write()
     assert (tmp_path / "finetune.md").read_text(encoding="utf-8") == whole  # from the numbers beside it
