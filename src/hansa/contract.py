@@ -175,6 +175,10 @@ class Algorithm(ABC):
         """Return what this phase knows of later phases' rates: the head's largest, and a factor on the features'."""
         return ()
 
+    def shares(self, task: Task, server: Tree) -> tuple[float, ...]:
+        """Return what share of all training samples every class has, where this phase has counted them."""
+        return ()
+
     def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
         """Return what a client tells of its deployed model for exhibits: leaves of the same shapes for all clients."""
         return {}

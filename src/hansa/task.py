@@ -179,6 +179,7 @@ class Task:
     mixed: bool = False  # networks that train multiply and convolve in bfloat16, where an engine is asked for that
     pace: float = 1.0  # a factor on learning rates, by which a guard slows training down
     rates: tuple[float, ...] = ()  # after a calibration: the largest rate of the head, and a factor on the features'
+    shares: tuple[float, ...] = ()  # after a calibration: of the classes among all training samples
     place: int = 0  # of the phase among all phases of a run, and of those it continues
     cohort: int = 0  # clients that a round of the phase visits; 0 where nobody knows
     visits: int = 0  # rounds of the phase in which its most visited client takes part; 0 where nobody knows

@@ -35,7 +35,14 @@ def _largest(value: object) -> int:
 
 LARGE = 4096  # a layer of so many inputs and outputs takes 64 MB
 OBJECTS = ("model", "start", "labels", "public", "networks", "weighed")  # what of a task is no plain setting
-TOLD = ("input_shape", "spans", "pixels", "characters", "rates")  # what is in a table as far as there is anything
+TOLD = (
+    "input_shape",
+    "spans",
+    "pixels",
+    "characters",
+    "rates",
+    "shares",
+)  # what is in a table as far as there is anything
 
 
 def task_to_table(task: Task) -> dict[str, Any]:
@@ -43,10 +50,10 @@ def task_to_table(task: Task) -> dict[str, Any]:
     plain = {one.name: getattr(task, one.name) for one in fields(task) if one.name not in (*OBJECTS, *TOLD)}
     pixels, characters = [list(channel) for channel in task.pixels], task.characters
     spans = [list(span) for span in task.spans]  # as JSON reads back
-    rates = list(task.rates)
+    rates, shares = list(task.rates), list(task.shares)
     networks = {client: to_table(own) for client, own in task.networks.items()}
     inputs = {"input_shape": list(task.input_shape), "spans": spans, "pixels": pixels, "characters": characters}
-    told = {key: one for key, one in {**inputs, "rates": rates, "networks": networks}.items() if one}
+    told = {key: one for key, one in {**inputs, "rates": rates, "shares": shares, "networks": networks}.items() if one}
     return {"model": piece_to_table("model", task.model), **plain, **told}
 
 

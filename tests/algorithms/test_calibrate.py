@@ -99,3 +99,13 @@ def test_later_phases_of_a_plan_train_at_temperature_one(phases: object) -> None
     """Calibration itself measures at temperature one, and so do all phases after it; Fed3R is read at 0.1."""
     table = {"data": {"source": "digits", "partition": "iid"}, "model": "linear", "phases": phases}
     assert [phase.temperature for phase in plan_from_table(table, "here", Path()).phases] == [0.1, 1.0, 1.0, 1.0]
+
+
+def test_the_shares_of_the_classes_are_those_of_all_samples() -> None:
+    task, algorithm = Task(Linear(), (1,), 3), Calibrate()
+    server = algorithm.server_init(task)
+    assert algorithm.shares(task, server) == ()
+    for data in (sides(3, 1), sides(0, 4)):
+        up, _ = algorithm.client_step(task, {}, {}, data, torch.Generator())
+        server = algorithm.server_step(task, server, up)
+    assert algorithm.shares(task, server) == (3 / 8, 5 / 8, 0)

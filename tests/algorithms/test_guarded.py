@@ -7,10 +7,11 @@ import operator
 from collections.abc import Callable
 from dataclasses import replace
 
+import hand_problems
 import pytest
 import torch
 import torch.nn.functional as F
-from hand_problems import ONE, SAMPLES, TASK, mixed, rng, run_rounds, sent, slope, visit, weight
+from hand_problems import ONE, SAMPLES, mixed, rng, run_rounds, sent, slope, visit, weight
 
 from hansa.algorithms.ditto import Ditto
 from hansa.algorithms.fed3r import Fed3R
@@ -32,20 +33,24 @@ from hansa.training.local import LocalTraining
 from hansa.tree import Tree, equal, nest, pick, zeros_like
 
 LOCAL = LocalTraining(lr=0.1, epochs=2, batch_size=4)
-SMALL = Task(MLP((4,)), (3,), 2, population=4, samples=SAMPLES)
+COUNTS = sum(torch.bincount(data.y, minlength=2) for data in mixed().values()).double()
+SMALL = Task(MLP((4,)), (3,), 2, population=4, samples=SAMPLES, shares=tuple((COUNTS / COUNTS.sum()).tolist()))
+TASK = replace(hand_problems.TASK, shares=(0.5, 0.5))
 EVERYONE = ["c0", "c1", "c2", "c3"]
 
 
-def told(*gaps: float) -> Tree:
+def told(*gaps: float, expected: float = 0.0) -> Tree:
     """What clients of weight 1 report that found these changes of loss, the same in both classes."""
-    surprise = torch.tensor([sum(gaps), sum(gap**2 for gap in gaps)], dtype=torch.float64)
+    beyond = [gap - expected for gap in gaps]
+    surprise = torch.tensor([sum(beyond), sum(one**2 for one in beyond)], dtype=torch.float64)
     halves = torch.tensor([[sum(gaps)] * 2, [len(gaps)] * 2], dtype=torch.float64) / 2
     return {"guard.worse": halves, "guard.surprise": surprise}
 
 
 def judged(algorithm: Guarded, server: Tree, gap: float) -> Tree:
     """A round of one client of weight 2 that moves w by one and reports this loss."""
-    up = Update({"model.head.weight": torch.tensor([[2.0], [-2.0]]), **told(gap, gap)}, 2.0)
+    expected = float(strata.expected(pick("classes", server))[0])
+    up = Update({"model.head.weight": torch.tensor([[2.0], [-2.0]]), **told(gap, gap, expected=expected)}, 2.0)
     return algorithm.server_step(TASK, server, up)
 
 
@@ -63,7 +68,7 @@ def test_the_server_by_hand() -> None:
         sent, deployed = weight(server, "inner.model."), weight(algorithm.model(TASK, server))
         seen.append((sent, deployed, pace, patience, score, low))
     second, third = -4 / 1.6, -6.4 / 1.96
-    again = (0.6 * -6.4 - 1) / (0.6 * 1.96 + 1)  # of the best model, after what had been said of it
+    again = (0.6 * 2.176 * third - 1) / (0.6 * 2.176 + 1)  # of the best model, after what had been said of it
     by_hand = [
         (1.0, 0.0, 1.0, 2, 0.0, 0.0),
         (2.0, 1.0, 1.0, 2, second, second),
@@ -135,49 +140,77 @@ def test_rates_fall_where_no_model_is_better_for_long(
 
 
 def test_the_mean_over_classes_by_hand() -> None:
-    """Class 0 has lost 0.4 and class 1 gained 0.1 in the mean, and they are ¾ and ¼ of all samples."""
+    """Class 0 has lost 0.4 and class 1 gained 0.1 in the mean; of the third class, a fifth of all, nobody has heard."""
     known = strata.heard(strata.unheard(3), torch.tensor([[12.0, -1.0, 0.0], [30.0, 10.0, 0.0]]).double(), 0.5)
-    assert strata.mean(known) == pytest.approx(0.75 * 0.4 - 0.25 * 0.1)
-    message = strata.told(known)
-    assert message["expected"].tolist() == pytest.approx([0.4, -0.1, 0.0]) and message["heard"].tolist() == [1, 1, 0]
-    counted = torch.tensor([2.0, 2.0, 4.0]).double()  # of the third class nobody has heard: it is no surprise
-    assert strata.surprise(message, torch.tensor([0.8, -0.2, 9.0]).double(), counted) == pytest.approx(0.0, abs=1e-8)
-    assert strata.surprise(message, torch.tensor([1.6, -0.2, 9.0]).double(), counted) == pytest.approx(0.1)
+    expected = strata.expected(known)
+    assert expected.tolist() == pytest.approx([0.4, -0.1, 0.0])
+    assert strata.mean(known, torch.tensor([0.6, 0.2, 0.2]).double()) == pytest.approx(0.6 * 0.4 - 0.2 * 0.1)
+    counted = torch.tensor([2.0, 2.0, 4.0]).double()
+    assert strata.surprise(expected, torch.tensor([0.8, -0.2, 0.0]).double(), counted) == pytest.approx(0.0, abs=1e-8)
+    assert strata.surprise(expected, torch.tensor([0.8, -0.2, 4.0]).double(), counted) == pytest.approx(0.5)
     later = strata.heard(known, torch.tensor([[0.0, 1.0, 0.0], [0.0, 5.0, 0.0]]).double(), 0.5)
     assert later["recent"].tolist() == [[6.0, 0.5, 0.0], [15.0, 10.0, 0.0]]  # class 0 is known as before
-    assert strata.mean(later) == pytest.approx((30 * 0.4 + 15 * 0.05) / 45)
-    assert strata.mean(strata.unheard(3)) == 0.0
 
 
 def test_clients_of_one_class_each_tell_the_mean_over_all_whoever_came_last() -> None:
-    """A model that is better for half of the classes and worse for the others: by class s stays, without it moves."""
+    """A model that is better for half of the classes and worse for the others: by class s stays, without it moves.
+
+    By class it stays also where one client is visited far more often than the others.
+    """
     changes, sizes = (1.0, -1.0, -2.0, 0.5), (10, 20, 30, 40)
     truth = sum(change * size for change, size in zip(changes, sizes, strict=True)) / 100
-    task = Task(MLP((4,)), (3,), 4, population=4, samples=100)
+    shares = tuple(size / 100 for size in sizes)
+    task = Task(MLP((4,)), (3,), 4, population=4, samples=100, shares=shares)
     seen: dict[bool, list[float]] = {True: [], False: []}
     for by_class, scores in seen.items():
-        algorithm = Guarded(FedAvg(), memory=0.0, by_class=by_class, slack=9.0)
+        algorithm = Guarded(FedAvg(), memory=0.0, by_class=by_class, slack=9.0, patience=99)
         server = algorithm.server_init(task)
-        for place in (0, 1, 2, 3, 3, 2, 0, 1):
+        for place in (0, 1, 2, 3, *[2] * 18, 3, 0, 1):
             counted = torch.zeros(4, dtype=torch.float64)
             counted[place] = sizes[place]
             summed = torch.stack([changes[place] * counted, counted])
             summed = summed if by_class else summed.sum(1, keepdim=True)
-            told = {"guard.worse": summed, "guard.surprise": torch.zeros(2, dtype=torch.float64)}
+            surprise = strata.surprise(strata.expected(pick("classes", server)), *summed)
+            squares = sizes[place] * torch.tensor([surprise, surprise**2], dtype=torch.float64)
+            told = {"guard.worse": summed, "guard.surprise": squares}
             server = algorithm.server_step(task, server, Update(standing(server) | told, sizes[place]))
             scores.append(float(server["guard.score"]))
-    assert seen[True][3] == pytest.approx(truth) and seen[True][-1] == pytest.approx(truth)
-    assert min(abs(score - truth) for score in seen[False][3:]) > 0.05
+    assert all(score == pytest.approx(truth, abs=1e-3) for score in seen[True][20:])
+    assert max(abs(score - truth) for score in seen[False][20:]) > 0.5
+
+
+def test_a_cohorts_estimate_has_no_bias_whatever_was_told_before() -> None:
+    """Over all clients that the next round may visit the estimates' mean is the truth, from any former means."""
+    changes, sizes, former = (1.0, -1.0, -2.0, 0.5), (10, 20, 30, 40), (0.3, 0.0, 5.0, -2.0)
+    shares = torch.tensor(sizes).double() / 100
+    counts = torch.tensor([5.0, 0.0, 50.0, 2.0]).double()
+    known = {"recent": torch.stack([torch.tensor(former).double() * counts, counts])}
+    estimates = []
+    for place, size in enumerate(sizes):
+        counted = torch.zeros(4).double()
+        counted[place] = size
+        told = strata.surprise(strata.expected(known), changes[place] * counted, counted)
+        estimates.append(strata.mean(known, shares) + told)
+    truth = sum(change * size for change, size in zip(changes, sizes, strict=True)) / 100
+    assert float(shares @ torch.tensor(estimates).double()) == pytest.approx(truth)
+
+
+def test_without_shares_and_where_clients_count_the_same_a_cohort_is_taken_as_it_is() -> None:
+    for algorithm, task in ((Guarded(), replace(TASK, shares=())), (Guarded(FedAvg(weights="uniform")), TASK)):
+        server = algorithm.server_init(task)
+        up, _ = visit(algorithm, task, server, ONE)
+        assert server["classes.recent"].shape == up.sums["guard.worse"].shape == (2, 1)
 
 
 def test_a_best_model_that_was_a_cohorts_luck_is_given_up_for_the_start() -> None:
-    """One cohort finds w = 1 better by 1, all others worse by 0.6: judged again it is given up."""
+    """One cohort finds w = 1 better by 1, all others worse by 0.6: judged again, and once more, it is given up."""
     algorithm = Guarded(FedAvg(), memory=0.0, slack=0.1)
     server, deployed = algorithm.server_init(TASK), []
-    for gap in (0.0, -1.0, 0.6, 0.6, 0.6):
+    for gap in (0.0, -1.0, 0.6, 0.6, 0.6, 0.6):
         server = judged(algorithm, server, gap)
         deployed.append((weight(algorithm.model(TASK, server)), float(server["guard.low"])))
-    by_hand = [(0.0, 0.0), (1.0, -0.625), (1.0, -0.625), (0.0, 0.0), (0.0, 0.0)]
+    again = (0.6 * 1.96 * -0.625 + 0.6) / 2.176
+    by_hand = [(0.0, 0.0), (1.0, -0.625), (1.0, -0.625), (1.0, again), (1.0, again), (0.0, 0.0)]
     assert torch.allclose(torch.tensor(deployed), torch.tensor(by_hand), atol=1e-6)
 
 
@@ -238,7 +271,7 @@ def test_a_client_reports_the_paired_loss_and_trains_at_the_pace_told() -> None:
         every = [F.cross_entropy(SMALL.forward(one, data.x[of]).double(), data.y[of]) for one in (now, start)]
         assert float(changed[label]) == pytest.approx(float(of.sum() * (every[0] - every[1])), rel=1e-6)
     assert float(changed.sum()) == pytest.approx(20 * gap, rel=1e-9)
-    expected = strata.told(pick("classes", server))["expected"]
+    expected = strata.expected(pick("classes", server))
     surprise = gap - float(counted @ expected) / 20
     assert up.sums["guard.surprise"].tolist() == pytest.approx([20 * surprise, 20 * surprise**2], rel=1e-9)
     slow = FedAvg(replace(LOCAL, lr=0.025))

@@ -12,6 +12,7 @@ from hansa.lazy import F, Tensor, torch
 from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.task import ClientData, Task
+from hansa.training.judging import counts_by_class, kinds
 from hansa.training.visits import AddsUp, doubles
 from hansa.tree import Tree
 
@@ -28,29 +29,31 @@ class Calibrate(AddsUp):
     and later phases train at temperature 1.
 
     Beside the losses travel `tr A_k = Σ_i ‖z_i‖²` and n_k, by which later phases know rates that fit these features
-    and this head (`rates`): whatever the split, they are the same.
+    and this head (`rates`), and how many samples every class has, by which a guard weighs what it hears of each
+    (`shares`): whatever the split, they are the same.
     """
 
-    uplink: ClassVar[Mapping[str, Role]] = {"losses": Role.SUM, "lengths": Role.SUM}
+    uplink: ClassVar[Mapping[str, Role]] = {"losses": Role.SUM, "lengths": Role.SUM, "counts": Role.SUM}
 
     def upload_shape(self, task: Task, data: ClientData) -> Tree:
         """Return the same shape for everyone."""
-        return doubles({"losses": (len(GRID),), "lengths": (2,)})
+        return doubles(_sizes(task))
 
     def server_init(self, task: Task) -> Tree:
-        """Start without losses and lengths."""
+        """Start without losses, lengths and counts."""
         head_width(task.params())  # refuses a head that is not linear
-        return {key: torch.zeros(size, dtype=torch.float64) for key, size in (("losses", len(GRID)), ("lengths", 2))}
+        return {key: torch.zeros(size, dtype=torch.float64) for key, size in _sizes(task).items()}
 
     def statistics(self, task: Task, data: ClientData, rng: torch.Generator) -> Tree:
-        """Return the loss at every temperature and the features' squared lengths, summed over some samples."""
+        """Return losses at all temperatures, the features' squared lengths and the classes' counts, of some samples."""
         params, losses, squares = task.params(), torch.zeros(len(GRID), dtype=torch.float64), 0.0
         for first in range(0, len(data), BLOCK):
             with torch.no_grad():
                 z = task.features(params, data.x[first : first + BLOCK])
                 losses += _losses(task.head(params, z), data.y[first : first + BLOCK]).cpu()
             squares += float(z.double().square().sum())
-        return {"losses": losses, "lengths": torch.tensor([squares, len(data)], dtype=torch.float64)}
+        lengths = torch.tensor([squares, len(data)], dtype=torch.float64)
+        return {"losses": losses, "lengths": lengths, "counts": counts_by_class(task, data)}
 
     def operations(self, task: Task, samples: int) -> float:
         """Count one forward pass, the softmax at every temperature, and the lengths."""
@@ -82,6 +85,11 @@ class Calibrate(AddsUp):
         length = float((head - head.mean(0)).square().sum(1).mean())
         return samples / squares, min(1.0, 1 / (3 * length)) if length else 1.0
 
+    def shares(self, task: Task, server: Tree) -> tuple[float, ...]:
+        """Return the classes' shares of all samples."""
+        counts = server.get("counts", torch.zeros(1))
+        return tuple((counts / counts.sum()).tolist()) if counts.any() else ()
+
     def exhibits(self, task: Task, server: Tree, observed: Mapping[str, Tree]) -> tuple[Exhibit, ...]:
         """Show the temperature and the rates that were found."""
         found = self.rates(task, server)
@@ -93,6 +101,11 @@ class Calibrate(AddsUp):
             Exhibit("temperature", "curve", {"T": [best]}, "Of least training loss, taken into the head."),
             Exhibit("rates from statistics", "curve", rates, 'Of later phases with rates = "statistics".'),
         )
+
+
+def _sizes(task: Task) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of what a client sends."""
+    return {"losses": (len(GRID),), "lengths": (2,), "counts": (kinds(task),)}
 
 
 def _temperature(server: Tree) -> float:

@@ -19,7 +19,7 @@ from hansa.metrics.exhibits import Exhibit
 from hansa.payload import Role, Update
 from hansa.server import strata
 from hansa.task import ClientData, Task
-from hansa.training.judging import counts_by_class, kinds
+from hansa.training.judging import counts_by_class
 from hansa.training.local import Turn, judging
 from hansa.training.visits import Visit, changed
 from hansa.training.wrappers import Wrapper, layers, training_of
@@ -27,7 +27,7 @@ from hansa.tree import Tree, copy, nest, pick, zeros_like
 
 GROUP = "guard"
 WORSE, SURPRISE = f"{GROUP}.worse", f"{GROUP}.surprise"  # what a client reports
-PACE, MEAN = f"{GROUP}.pace", f"{GROUP}.mean"  # what it is told, beside what is known of classes
+PACE, MEAN, EXPECTED = f"{GROUP}.pace", f"{GROUP}.mean", f"{GROUP}.expected"  # what it is told
 LEFT = 0.75  # of the lowest score, what must be left
 KEPT = 0.6  # what a round leaves of the weight of those before it
 LARGEST = 1e15  # a number of an upload from which training has overflowed, or soon would at the server
@@ -44,10 +44,11 @@ class Guarded(Wrapper):
     `memory` = 0, or where everybody takes part in every round, the mean w̄ᵗ is wᵗ itself.
 
     A visited client reports the paired loss `ℓ(w̄ᵗ) − ℓ(w⁰)` against the start w⁰, which it has: the cross-entropy on
-    its training samples, summed by class, and the counts of these.  The server's score s is the mean over all classes
-    by their shares (`hansa.server.strata`), since a cohort's own mean says most of all which classes it happens to
-    have; with `by_class` = False, and for real targets, it is the mean of recent cohorts.  How far clients are from
-    what is expected of their classes gives its standard error σ, which is none where everybody was heard.
+    its training samples, summed by class, the counts of these, and how far its mean is from what is expected of its
+    classes.  A cohort's own mean says most of all which classes it happens to have, so the server estimates that over
+    all samples class by class (`hansa.server.strata`), by the shares that a calibration has counted; without these,
+    with `by_class` = False, and for real targets, by the cohort's own.  Its score s is the mean of recent estimates.
+    How far clients differ in what they surprise by gives its standard error σ, which is none where everybody was heard.
 
     Of the models that are better than w⁰ beyond doubt, `s < −doubt·σ`, the one with the lowest s is the best so far; it
     is what is deployed, and before any is found, w⁰ is.  Where s rises above three quarters of the lowest by more than
@@ -101,14 +102,14 @@ class Guarded(Wrapper):
         inner = copy(self.inner.server_init(task))  # a start that is deployed is served, as after a resume
         has_model = bool(pick("model", inner))
         require(has_model, f"A guard goes back to the server's model, and {type(self.inner).__name__} keeps none.")
-        known = strata.unheard(self._strata(task))
+        known = strata.unheard(len(self._shares(task)))
         classes = nest("classes", known | {"best": known["recent"]})
         return nest("inner", inner) | _model(inner) | self._mean(_model(inner)) | classes | Notes(self.patience).tree()
 
     def broadcast(self, task: Task, server: Tree, rng: torch.Generator) -> Tree:
         """Return the wrapped message, the factor on all rates, the mean, and what is expected of classes."""
-        known = nest(GROUP, strata.told(pick("classes", server)))
-        own = {PACE: server[f"{GROUP}.pace"]} | nest(MEAN, pick("mean", server)) | known
+        own = {PACE: server[f"{GROUP}.pace"], EXPECTED: strata.expected(pick("classes", server))}
+        own |= nest(MEAN, pick("mean", server))
         return self.inner.broadcast(task, pick("inner", server), rng) | own
 
     def visit(self, task: Task, down: Tree, state: Tree, data: ClientData, rng: torch.Generator) -> Visit:
@@ -130,8 +131,8 @@ class Guarded(Wrapper):
         if not all(bool(leaf.abs().max() < LARGEST) for leaf in up.sums.values()):
             up, new, worse = replace(up, sums=zeros_like(up.sums)), state, WORST * counted
         summed = torch.stack([worse, counted])
-        summed = summed if self.by_class else summed.sum(1, keepdim=True)
-        surprise = max(-WORST, min(WORST, strata.surprise(own, *summed)))
+        summed = summed if down[EXPECTED].numel() > 1 else summed.sum(1, keepdim=True)
+        surprise = max(-WORST, min(WORST, strata.surprise(down[EXPECTED], *summed)))
         squares = up.weight * torch.tensor([surprise, surprise**2], dtype=torch.float64)
         reported = {WORSE: up.weight / len(data) * summed, SURPRISE: squares}
         flops = up.flops + 2 * len(data) * (task.features_flops + task.head_flops)
@@ -160,10 +161,11 @@ class Guarded(Wrapper):
         stepped = self.inner.server_step(task, inner, _inner(cohort))
         if (task.round + 1) % self.exchanges:
             return server | nest("inner", stepped)
-        known = strata.heard(pick("classes", server), cohort.sums[WORSE], KEPT)
-        known["best"] = server["classes.best"]
+        before = pick("classes", server)
+        known = strata.heard(before, cohort.sums[WORSE], KEPT) | {"best": before["best"]}
         unseen = max(0.0, 1 - cohort.count / task.population)  # where everybody has spoken, nothing is left to chance
-        now = now.after(strata.mean(known), cohort.sums[SURPRISE] / cohort.weight, unseen / cohort.count)
+        expected = strata.mean(before, self._shares(task))
+        now = now.after(expected, cohort.sums[SURPRISE] / cohort.weight, unseen / cohort.count)
         if now.again and now.low < 0:
             if now.score >= 0:
                 start, nothing = _model(self.inner.server_init(task)), torch.tensor([[0.0], [1.0]]).double()
@@ -200,9 +202,11 @@ class Guarded(Wrapper):
             | replace(now, age=1.0, again=1.0).tree()
         )
 
-    def _strata(self, task: Task) -> int:
-        """Count the classes whose losses are known by themselves."""
-        return kinds(task) if self.by_class else 1
+    def _shares(self, task: Task) -> Tensor:
+        """Return the shares of the classes whose losses are known by themselves, or of all of them together."""
+        even = any(getattr(one, "weights", "samples") != "samples" for one in layers(self.inner))  # not by samples
+        shares = task.shares if self.by_class and not even else ()
+        return torch.tensor(shares or (1.0,), dtype=torch.float64)
 
     def _mean(self, model: Tree) -> Tree:
         """Return the mean of one model, where a mean is judged."""
@@ -276,12 +280,13 @@ class Notes:
         """Return it as leaves of a state."""
         return nest(GROUP, {key: torch.tensor(value, dtype=torch.float64) for key, value in vars(self).items()})
 
-    def after(self, score: float, surprise: Tensor, share: float) -> Notes:
-        """Return it with a new score; `share` of the variance of what surprised is that of the cohort's mean."""
+    def after(self, expected: float, surprise: Tensor, share: float) -> Notes:
+        """Return it with the next score; `share` of the variance of what surprised is that of the cohort's mean."""
         mean, square = surprise.tolist()
-        deviation, heard = math.sqrt(share * max(0.0, square - mean**2)), 1 + KEPT * self.heard
-        error = math.hypot(KEPT * self.heard * self.error, deviation) / heard
-        return replace(self, score=score, error=error, heard=heard)
+        deviation, former = math.sqrt(share * max(0.0, square - mean**2)), KEPT * self.heard
+        heard = 1 + former
+        score = (former * self.score + expected + mean) / heard
+        return replace(self, score=score, error=math.hypot(former * self.error, deviation) / heard, heard=heard)
 
     def counted(self, better: bool) -> Notes:
         """Return it after a round that found a better model, or none."""

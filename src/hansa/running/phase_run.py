@@ -93,6 +93,7 @@ class PhaseRun:
             local_labels=self.algorithm.local_labels or (previous is not None and previous.task.local_labels),
             rounds=self.phase.rounds,
             rates=self._rates(),
+            shares=previous.shares if previous else (),
             samples=experiment.task.samples or self.federation.mass(),
             place=self.place,
             cohort=self.phase.orchestration.scale(len(self.names) or experiment.task.population).visits,
@@ -122,6 +123,11 @@ class PhaseRun:
     def rates(self) -> tuple[float, ...]:
         """The latest rates that this phase or an earlier one found."""
         return self.algorithm.rates(self.task, self.server) or (self.previous.rates if self.previous else ())
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The latest shares of the classes that this phase or an earlier one counted."""
+        return self.algorithm.shares(self.task, self.server) or (self.previous.shares if self.previous else ())
 
     def _lines(self) -> list[str]:
         return list(self.store.clients(f"{self.index}/line"))

@@ -151,6 +151,10 @@ class Wrapper(Algorithm):
         """Return what the wrapped algorithm knows of rates."""
         return self.inner.rates(task, server)
 
+    def shares(self, task: Task, server: Tree) -> tuple[float, ...]:
+        """Return what the wrapped algorithm knows of the classes' shares."""
+        return self.inner.shares(task, server)
+
     def observe(self, task: Task, model: Tree, data: ClientData) -> Tree:
         """Return what the wrapped algorithm lets a client tell."""
         return self.inner.observe(task, model, data)
