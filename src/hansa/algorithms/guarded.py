@@ -29,7 +29,7 @@ GROUP = "guard"
 WORSE, SURPRISE = f"{GROUP}.worse", f"{GROUP}.surprise"  # what a client reports
 PACE, MEAN, EXPECTED = f"{GROUP}.pace", f"{GROUP}.mean", f"{GROUP}.expected"  # what it is told
 LEFT = 0.75  # of the lowest score, what must be left
-KEPT = 0.6  # what a round leaves of the weight of those before it
+KEPT = 0.8  # what a round leaves of the weight of those before it
 LARGEST = 1e15  # a number of an upload from which training has overflowed, or soon would at the server
 WORST = 1e3  # the most that a client reports, also where its loss is not finite
 
