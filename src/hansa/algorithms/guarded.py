@@ -53,17 +53,17 @@ class Guarded(Wrapper):
     Of the models that are better than w⁰ beyond doubt, `s < −doubt·σ`, the one with the lowest s is the best so far; it
     is what is deployed, and before any is found, w⁰ is.  Where s rises above three quarters of the lowest by more than
     `slack` and than `doubt·σ`, the server goes back to the best and divides all rates by `shrink`, or takes the last
-    growth of them back.  The best was chosen for what a few cohorts said, so it is judged again after a return: what
-    the next cohort says counts from then on, and if it is no better than the start, the start is the best again.
+    growth of them back.  The best was chosen for what a few cohorts said, so it is judged again after a return, and
+    what had been said of it counts half; if it is then no better than the start, the start is the best again.
 
-    After `patience` rounds that each found a better model all rates are multiplied by `grow`, up to `most` times the
-    first ones: a head that goes further fits training samples alone.  Where a calibration has slowed the features
-    down, since a head of long columns moves them far in its worst direction, they may grow on to the rate of a head
-    that was just initialised.  A growth that is taken back doubles the patience: the longer a phase, the less is tried.
-    Once 2·`patience` rounds (the setting's) have found no better model, chance is no excuse: where less than three
-    quarters of the lowest are left the server goes back as well.  Else noise keeps the score from falling: the last
-    growth is taken back, or rates are divided by `grow`, and what is there stays, as the best if it is better than w⁰
-    beyond doubt.
+    After `patience` rounds that each found a better model, or have surely not moved the loss by `slack`, all rates are
+    multiplied by `grow`, up to `most` times the first ones: a head that goes further fits training samples alone.
+    Where a calibration has slowed the features down, since a head of long columns moves them far in its worst
+    direction, they may grow on to the rate of a head that was just initialised.  A growth that is taken back doubles
+    the patience: the longer a phase, the less is tried.  Once 2·`patience` rounds (the setting's) were none of these,
+    chance is no excuse: where less than three quarters of the lowest are left the server goes back as well.  Else noise
+    keeps the score from falling: the last growth is taken back, or rates are divided by `grow`, and what is there
+    stays; it is the best if it is better than w⁰ beyond doubt, and this round's clients say no less.
 
     The model goes back, and momentum, the server's optimiser's or Mime's, begins anew, since it would repeat the way;
     what belongs together with clients' states, such as controls, stays.  The last round's step is never deployed, since
@@ -164,7 +164,7 @@ class Guarded(Wrapper):
         before = pick("classes", server)
         known = strata.heard(before, cohort.sums[WORSE], KEPT) | {"best": before["best"]}
         unseen = max(0.0, 1 - cohort.count / task.population)  # where everybody has spoken, nothing is left to chance
-        expected = strata.mean(before, self._shares(task))
+        expected, last = strata.mean(before, self._shares(task)), now.score
         now = now.after(expected, cohort.sums[SURPRISE] / cohort.weight, unseen / cohort.count)
         if now.again and now.low < 0:
             if now.score >= 0:
@@ -173,14 +173,15 @@ class Guarded(Wrapper):
                 return self._gone_back(task, stepped, start, known, replace(now, score=0.0, low=0.0))
             now, known["best"] = replace(now, low=now.score), known["recent"]
         better, proven = now.score < now.low, now.score < -self.doubt * now.error
-        now = now.counted(better and proven)
+        still = abs(now.score) + self.doubt * now.error < self.slack  # known to have moved nowhere yet
+        now = now.counted(still or (better and proven))
         stale = now.stale >= 2 * self.patience
         # Cohorts that differ would stop what trains well, but not for ever.
         chance = 0.0 if stale else max(self.slack, self.doubt * now.error)
         if now.score > LEFT * now.low + chance:
             return self._gone_back(task, stepped, best, known, now.back(self.shrink))
         now = now.slower(self.grow) if stale else now
-        if proven and (better or stale):
+        if proven and (better or (stale and now.score < last)):  # else this model may be the one that broke
             best, now = nest("model", pick("mean", server) or pick("model", inner)), replace(now, low=now.score)
             known["best"] = known["recent"]
         now = replace(now, age=1 + self.memory * now.age if unseen else 1.0)
@@ -264,7 +265,7 @@ class Notes:
     score: float = 0.0  # the change of loss, and its standard error
     error: float = 0.0
     low: float = 0.0  # the lowest score, that of the best model
-    good: float = 0.0  # rounds that found a better model since rates changed, and rounds since the last of them
+    good: float = 0.0  # rounds that spoke for faster training since rates changed, and rounds since the last of them
     stale: float = 0.0
     former: float = 0.0  # the pace before the last growth; 0 where it has fallen since
     again: float = 0.0  # whether the next round judges the best model again
@@ -288,9 +289,9 @@ class Notes:
         score = (former * self.score + expected + mean) / heard
         return replace(self, score=score, error=math.hypot(former * self.error, deviation) / heard, heard=heard)
 
-    def counted(self, better: bool) -> Notes:
-        """Return it after a round that found a better model, or none."""
-        return replace(self, again=0.0, good=self.good + better, stale=0.0 if better else self.stale + 1)
+    def counted(self, good: bool) -> Notes:
+        """Return it after a round that speaks for faster training, or does not."""
+        return replace(self, again=0.0, good=self.good + good, stale=0.0 if good else self.stale + 1)
 
     def faster(self, pace: float) -> Notes:
         """Return it at a higher pace, if there is one."""
@@ -302,8 +303,8 @@ class Notes:
         return replace(self, patience=longer, pace=pace, good=0.0, stale=0.0, former=0.0)
 
     def back(self, shrink: float) -> Notes:
-        """Return it after a return to the best model."""
-        return replace(self.slower(shrink), score=self.low, error=0.0)
+        """Return it after a return to the best model; what was said when it was chosen counts half from then on."""
+        return replace(self.slower(shrink), score=self.low, error=0.0, heard=self.heard / 2)
 
 
 def unguarded(algorithm: Algorithm) -> str:
