@@ -36,6 +36,7 @@ CHANGED: dict[str, Any] = {
     "mixed": True,
     "pace": 0.5,
     "rates": (0.125, 0.75),
+    "shares": (0.25, 0.75),
     "place": 29,
     "cohort": 31,
     "visits": 37,
