@@ -286,8 +286,8 @@ def test_what_was_told_of_some_runs_of_a_row_lacks_them_all(experiment, tmp_path
     assert list(map(str, more)) == ["b-seed0", "b-seed1", "b-seed2"]
 
 
-def test_pages_of_closed_forms_and_of_text_make_what_they_lack(experiment, tmp_path: Path, monkeypatch) -> None:
-    closed, text, made = experiment("closed"), experiment("text"), []
+def test_the_page_of_closed_forms_makes_what_it_lacks(experiment, monkeypatch) -> None:
+    closed, made = experiment("closed"), []
     monkeypatch.setattr(closed, "make_with_features", lambda jobs: made.extend(jobs) or True)
     monkeypatch.setattr(closed, "write", lambda: None)
     tuned, beside = (
@@ -302,11 +302,15 @@ def test_pages_of_closed_forms_and_of_text_make_what_they_lack(experiment, tmp_p
     with pytest.raises(SystemExit):
         closed.main(["USPS"])
     assert made == [*closed.compared("USPS"), *closed.trained("USPS")]
+
+
+def test_the_page_of_text_makes_what_it_lacks(experiment, tmp_path: Path, monkeypatch, shared_data) -> None:
+    shared_data("tinyshakespeare.txt")  # from which the plans are made
+    text, made = experiment("text"), []
     monkeypatch.setattr(text, "RESULTS", tmp_path)
     monkeypatch.setattr(text, "make_all", lambda jobs: made.extend(jobs) or True)
     starts = {text.name_of("dirichlet", "start"): {"seeds": {str(seed): {} for seed in text.SEEDS}}}
     (tmp_path / "text.json").write_text(json.dumps(starts))
-    made.clear()
     assert text.make_rows(["dirichlet"], ["start", "head"], ["lacking"])
     again = {f"{text.name_of('dirichlet', row)}-seed{seed}" for row in ("start", "head") for seed in text.SEEDS}
     assert {str(one) for one in made} == again  # the closed form's runs are needed, though their numbers are there
@@ -482,9 +486,11 @@ TRACKED = [name for name in KEPT if (RESULTS / f"{name}.md").exists()]
 
 @pytest.mark.parametrize("name", TRACKED)
 def test_a_tracked_page_follows_from_the_numbers_tracked_beside_it(
-    name: str, experiment, tmp_path: Path, monkeypatch
+    name: str, experiment, tmp_path: Path, monkeypatch, shared_data
 ) -> None:
     """Without a single run folder, so that a page made on another machine loses nothing."""
+    if name == "text":
+        shared_data("tinyshakespeare.txt")  # whose speakers the page counts
     tracked = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
     for setting, value in re.findall(r"(HANSA_[A-Z]+)=(\S+)(?= .*make results)", tracked):  # as the page says
         monkeypatch.setenv(setting, value)

@@ -183,7 +183,7 @@ def test_the_fast_paths_know_every_setting_of_local_training() -> None:
     assert names(Turn) == wanted | {"repeats", "measures", "remembers", "judges"}
     known = {"model", "input_shape", "outputs", "population", "seed", "start", "temperature", "integers", "opened"}
     known |= {"local_labels", "labels", "real", "samples", "round", "rounds", "pace", "mixed", "rates", "weighed"}
-    unseen = {"place", "cohort", "visits", "spans", "pixels", "characters", "networks", "public", "opened"}
+    unseen = {"place", "cohort", "visits", "shares", "spans", "pixels", "characters", "networks", "public", "opened"}
     assert names(Task) == known | unseen  # which no training looks at
 
 
