@@ -35,14 +35,7 @@ def _largest(value: object) -> int:
 
 LARGE = 4096  # a layer of so many inputs and outputs takes 64 MB
 OBJECTS = ("model", "start", "labels", "public", "networks", "weighed")  # what of a task is no plain setting
-TOLD = (
-    "input_shape",
-    "spans",
-    "pixels",
-    "characters",
-    "rates",
-    "shares",
-)  # what is in a table as far as there is anything
+TOLD = ("input_shape", "spans", "pixels", "characters", "rates", "shares")  # is in a table as far as there is anything
 
 
 def task_to_table(task: Task) -> dict[str, Any]:

@@ -36,7 +36,7 @@ WORST = 1e3  # the most that a client reports, also where its loss is not finite
 
 @dataclass(frozen=True)
 class Guarded(Wrapper):
-    """Wraps an algorithm that trains one model for all, and never deploys one that did worse than the phase's start.
+    """Wraps an algorithm that trains one model for all, and deploys none that clients found worse than its start.
 
     What is judged, and deployed, is a mean of the server's models since the phase began or it went back, in
     which one counts `memory` times what the next one does: the model of one round has just been trained on a few
@@ -193,15 +193,9 @@ class Guarded(Wrapper):
 
     def _gone_back(self, task: Task, stepped: Tree, model: Tree, known: Tree, now: Notes) -> Tree:
         """Return the state in which training goes on from a model that was there before, which is judged again."""
-        inner = stepped | self._calm(task) | model
-        classes = known | {"recent": known["best"]}
-        return (
-            nest("inner", inner)
-            | model
-            | self._mean(model)
-            | nest("classes", classes)
-            | replace(now, age=1.0, again=1.0).tree()
-        )
+        inner, classes = stepped | self._calm(task) | model, known | {"recent": known["best"]}
+        notes = replace(now, age=1.0, again=1.0).tree()
+        return nest("inner", inner) | model | self._mean(model) | nest("classes", classes) | notes
 
     def _shares(self, task: Task) -> Tensor:
         """Return the shares of the classes whose losses are known by themselves, or of all of them together."""
