@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hansa.results.columns import column
@@ -90,6 +90,7 @@ def test_labels_move_apart_within_bounds_and_keep_their_order(places):
 
 
 @given(st.lists(st.one_of(st.integers(0, 5000).map(float), st.floats(0, 1e4)), min_size=1, max_size=200))
+@example([0.0, 5e-324])
 def test_every_value_is_in_one_bin(values):
     bins = even_bins(values)
     assert sum(one.count for one in bins) == len(values)

@@ -31,11 +31,15 @@ def bins_of(values: Sequence[float], low: float, high: float, step: float) -> li
     return [Bin(low + index * step, low + (index + 1) * step, count) for index, count in enumerate(counts)]
 
 
+TINY = 1e-300  # a span that cannot be divided
+
+
 def even_bins(values: Sequence[float]) -> list[Bin]:
     """Return about twenty round intervals at most over the values; one per number where they are whole and few."""
     low, high = min(values), max(values)
     whole = all(value == round(value) for value in values)
-    step = max(step_for((high - low) or 1.0, BINS), 1.0 if whole else 0.0)
+    span = high - low if high - low > TINY else 1.0
+    step = max(step_for(span, BINS), 1.0 if whole else 0.0)
     first = (low // step) * step - (0.5 if whole and step == 1 else 0.0)
     number = int((high - first) // step) + 1
     if low == high and whole:  # room beside the only bar, which else would be all that is seen
