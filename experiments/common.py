@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -267,9 +267,10 @@ def picture(
         parts.append(f'<text x="{across:.1f}" y="{height - bottom + 18}" text-anchor="middle">{x:g}</text>')
     parts.append(f'<text x="{(left + width - 150) / 2}" y="{height - 8}" text-anchor="middle">{x_title}</text>')
     names = apart({name: place(*line[-1])[1] for name, line in series.items()})
-    for (name, line), colour in zip(series.items(), cycle(colours), strict=False):
+    kinds = product(("", ' stroke-dasharray="6 3"'), colours)  # the seventh line has the first colour, and is dashed
+    for (name, line), (dashes, colour) in zip(series.items(), cycle(kinds), strict=False):
         path_data = " ".join(f"{'ML'[i > 0]}{a:.1f} {b:.1f}" for i, (a, b) in enumerate(place(*p) for p in line))
-        parts.append(f'<path d="{path_data}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<path d="{path_data}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>')
         across, _ = place(*line[-1])
         parts.append(f'<text x="{across + 6:.1f}" y="{names[name] + 4:.1f}" fill="{colour}">{name}</text>')
     style = "font: 12px system-ui, sans-serif; fill: #555; background: #fff"

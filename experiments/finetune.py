@@ -39,7 +39,7 @@ from typing import Any
 from common import DEVICE, RESULTS, Job, asked, finished, make_all, picture, spread, table
 from kept import LACKING, Facts, Kept, lacking_first
 
-from hansa.results.points import curve
+from hansa.results.points import points
 from hansa.results.reader import Run
 
 PRECISION = os.environ.get("HANSA_PRECISION", "float32")
@@ -164,7 +164,7 @@ def facts(done: Run) -> Facts:
     """Return what the page shows of a run."""
     trained = done.summary["phases"][-1]["rounds"]
     reached = {str(round): at(done, round) for round in SHOWN if round <= trained}
-    return {"at": reached, "bytes_up": done.summary["phases"][-1]["bytes_up"], "curve": points(done)}
+    return {"at": reached, "bytes_up": done.summary["phases"][-1]["bytes_up"], "curve": line(done)}
 
 
 def part(division: str, kept: Kept) -> str:
@@ -195,10 +195,10 @@ def part(division: str, kept: Kept) -> str:
     return f"## {title}\n\n{table(head, lines)}\n\n{chart}{missing}\n"
 
 
-def points(done: Run) -> list[tuple[float, float]]:
-    """Return a run's curve, for a picture."""
-    rounds, accuracy = curve(done, "test_accuracy", "rounds")
-    return list(zip(rounds, accuracy, strict=True))
+def line(done: Run) -> list[tuple[int, float]]:
+    """Return accuracy over the rounds of training, for a picture; what training starts from is round 0."""
+    last = len(done.summary["phases"]) - 1
+    return [(one.record["round"], one.y) for one in points(done, "test_accuracy") if one.phase == last]
 
 
 def write() -> None:
