@@ -19,15 +19,17 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from common import HERE, RESULTS, Job, asked, finished, headline, made_by, make_with_features, spread, table
+from common import DATA, HERE, RESULTS, RUNS, Job, asked, finished, headline, made_by, make_with_features, spread, table
 from kept import LACKING
 
 from hansa.results.reader import Run
 
 SEEDS = (0, 1, 2)
+ANEW = range(12)  # seeds of EEG's further divisions into training and test trials
 TUNED = asked(60)  # rounds of training after a closed form
 FORMERLY = 12  # such rounds of what was recorded when the number was not
 ROUNDS = 12, 60  # of FedAvg beside closed forms
+DRAWN = 0.3  # of EEG's trials, for the test
 LITE0 = {"name": "efficientnet-lite", "variant": 0, "size": 112}
 WRITERS = {"name": "npz", "path": "mnist.npz", "clients_from": "mnist_writers.npz"}
 Settings = Mapping[str, Any]
@@ -78,6 +80,15 @@ SETTINGS: dict[str, Settings] = {
         "model": {"name": "adapter", "bottleneck": 32},
     },
 }
+# EEG comes divided into training and test trials.  These are the same trials, of every subject as large a part for the
+# test, drawn by the seed.
+EEG, POOLED = "EEG", "EEG, divided anew"
+DIVIDED: dict[str, Settings] = {
+    POOLED: {
+        "data": {"source": {"name": "npz", "path": str(RUNS / "eeg-pooled.npz")}, "partition": "natural"},
+        "model": SETTINGS[EEG]["model"],
+    }
+}
 WIMA = {"name": "wima", "window": 5}
 ROBUST = {"name": "robust", "rule": "median"}
 
@@ -122,8 +133,9 @@ FORMS: dict[str, tuple[Settings, list[Settings]]] = {
 
 def plan(setting: str, start: str, algorithm: Any, own: bool) -> Settings:
     """A closed form and training after it, about which nothing is said but its rounds."""
-    made = dict(SETTINGS[setting])
-    made["data"] = {**made["data"], "test": {"kind": "local" if own else "global"}}
+    made = dict((SETTINGS | DIVIDED)[setting])
+    drawn = {"fraction": DRAWN} if setting in DIVIDED else {}
+    made["data"] = {**made["data"], "test": {"kind": "local" if own else "global", **drawn}}
     visits = {"rounds": TUNED, "evaluate_every": TUNED, "orchestration": {"name": "star", "clients": 10}}
     tuned = {"algorithm": algorithm, **visits}
     return {**made, "phases": [*STARTS.get(start, [{"algorithm": start}]), tuned], "engine": HERE}
@@ -134,9 +146,9 @@ def label(*words: str) -> str:
     return "closed-" + "".join(c if c.isalnum() else "-" for c in "-".join(words).lower().replace("λ", "lambda"))
 
 
-def gained(setting: str, name: str) -> list[float]:
+def gained(setting: str, name: str, seeds: Sequence[int] = SEEDS) -> list[float]:
     """Points that training gains over the model it starts from, seed by seed."""
-    done = finished(label(setting, name, str(TUNED)), SEEDS)
+    done = finished(label(setting, name, str(TUNED)), seeds)
     before = [next(n for n, phase in enumerate(one.summary["phases"]) if phase["name"] == "calibrate") for one in done]
     return [100 * (headline(one) - headline(one, at)) for one, at in zip(done, before, strict=True)]
 
@@ -160,6 +172,24 @@ def training(settings: Mapping[str, bool]) -> tuple[str, dict[str, Any]]:
         f"{lower} are; the lowest is {min(single):+.1f} points."
     )
     return f"{table(('plan', *settings), cells)}\n\n{verdict}", found
+
+
+def pooled() -> None:
+    """Write EEG's trials without their division into training and test, for sources to be read from."""
+    path = RUNS / "eeg-pooled.npz"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with np.load(DATA / "eeg40.npz") as told:
+            np.savez(path, **{name: told[name] for name in told.files if name != "is_test"})
+
+
+def divided_anew() -> tuple[str, dict[str, list[float]]]:
+    """What training adds to a closed form on EEG, over further divisions into training and test."""
+    found = recorded().get("anew", {})
+    if there(trained(POOLED, ANEW)):
+        found = {name: gained(POOLED, name, ANEW) for name in (*COMMON, *OWN)}
+    cells = [(name, points(values), f"{min(values):+.1f}", f"{max(values):+.1f}") for name, values in found.items()]
+    return table(("plan", "mean ± standard deviation", "lowest", "highest"), cells), found
 
 
 def points(values: Sequence[float]) -> str:
@@ -254,14 +284,19 @@ def compared(setting: str) -> list[Job]:
     ]
 
 
-def trained(setting: str) -> list[Job]:
+def trained(setting: str, seeds: Sequence[int] = SEEDS) -> list[Job]:
     """The runs of a data set that train after a closed form."""
     return [
         Job(label(setting, name, str(TUNED)), plan(setting, *row, own), seed)
         for own, rows in ((False, COMMON), (True, OWN))
         for name, row in rows.items()
-        for seed in SEEDS
+        for seed in seeds
     ]
+
+
+def every(setting: str) -> list[Job]:
+    """All runs of a data set, closed forms first: they take seconds."""
+    return [*compared(setting), *trained(setting), *(trained(POOLED, ANEW) if setting == EEG else ())]
 
 
 def there(jobs: Sequence[Job]) -> bool:
@@ -272,7 +307,8 @@ def there(jobs: Sequence[Job]) -> bool:
 def lacking(setting: str) -> list[Job]:
     """The runs of a data set whose numbers the page lacks, or has of training with another number of rounds."""
     beside = [] if setting in recorded()["side by side"] else compared(setting)
-    return beside + (trained(setting) if recorded().get("rounds", {}).get(setting) != TUNED else [])
+    after = trained(setting) if recorded().get("rounds", {}).get(setting) != TUNED else []
+    return beside + after + (trained(POOLED, ANEW) if setting == EEG and "anew" not in recorded() else [])
 
 
 @cache
@@ -289,10 +325,12 @@ def main(words: Sequence[str]) -> None:
     if odd:
         raise SystemExit(f"There is no data set '{odd[0]}': use {', '.join(known)}.")
     named = [word for word in words if word in SETTINGS] or ([] if "page" in words else list(SETTINGS))
-    by_set = [(lacking(one), [*compared(one), *trained(one)]) for one in named]  # closed forms first: they take seconds
+    by_set = [(lacking(one), every(one)) for one in named]
     wanted = [job for lacks, _ in by_set for job in lacks]
     if LACKING not in words:
-        wanted += [job for lacks, every in by_set for job in every if job not in lacks]
+        wanted += [job for lacks, jobs in by_set for job in jobs if job not in lacks]
+    if EEG in named:
+        pooled()
     good = make_with_features(wanted)
     write()
     sys.exit(not good)
@@ -304,17 +342,18 @@ def write() -> None:
     known = recorded()
     shown = {one: by for one, by in made.items() if by or one in known["side by side"]}
     after = {one: by for one, by in tuned.items() if by or one in known["gains"]["Fed3R + FedAvg"]}
-    (gained_by, gains), (beside, prices) = training(after), side_by_side(shown)
+    (gained_by, gains), (anew, others), (beside, prices) = training(after), divided_anew(), side_by_side(shown)
     missing = ", ".join(one for one in SETTINGS if one not in after)
     missing = f"\n\nNot run for this page: {missing}." if missing else ""
     rounds = {one: TUNED if by else known.get("rounds", {}).get(one, FORMERLY) for one, by in after.items()}
     budget = "; ".join(f"{', '.join(by)} {number}" for number, by in _together(rounds).items())
     notes = (RESULTS / "closed-notes.md").read_text(encoding="utf-8")
     body = f"## Training after a closed form\n\nRounds of training: {budget}.\n\n{gained_by}{missing}\n\n"
+    body += f"### {POOLED}, {len(ANEW)} times\n\n{anew}\n\n"
     body += f"## Closed forms and FedAvg, side by side\n\n{beside}"
     page = f"# Closed forms, alone and as a start\n\n{made_by('make results-closed')}\n\n{notes}\n{body}\n"
     (RESULTS / "closed.md").write_text(page, encoding="utf-8")
-    numbers = {"gains": gains, "side by side": prices, "rounds": rounds}
+    numbers = {"gains": gains, "anew": others, "side by side": prices, "rounds": rounds}
     (RESULTS / "closed.json").write_text(json.dumps(numbers, indent=1), encoding="utf-8")
 
 
