@@ -290,6 +290,7 @@ def test_the_page_of_closed_forms_makes_what_it_lacks(experiment, monkeypatch) -
     closed, made = experiment("closed"), []
     monkeypatch.setattr(closed, "make_with_features", lambda jobs: made.extend(jobs) or True)
     monkeypatch.setattr(closed, "write", lambda: None)
+    monkeypatch.setattr(closed, "pooled", lambda: None)
     tuned, beside = (
         dict.fromkeys(closed.SETTINGS, closed.TUNED) | {"EEG": 1},
         dict.fromkeys(set(closed.SETTINGS) - {"USPS"}),
@@ -297,7 +298,8 @@ def test_the_page_of_closed_forms_makes_what_it_lacks(experiment, monkeypatch) -
     monkeypatch.setattr(closed, "recorded", lambda: {"rounds": tuned, "side by side": beside})
     with pytest.raises(SystemExit):
         closed.main(["lacking"])
-    assert made == [*closed.compared("USPS"), *closed.trained("EEG")] and len({str(one) for one in made}) == len(made)
+    eeg = [*closed.trained("EEG"), *closed.trained(closed.POOLED, closed.ANEW)]
+    assert made == [*closed.compared("USPS"), *eeg] and len({str(one) for one in made}) == len(made)
     made.clear()
     with pytest.raises(SystemExit):
         closed.main(["USPS"])
