@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -45,7 +45,7 @@ def new_folder(plan: Plan) -> Path:
 
 
 def run(
-    plan: Plan | str | Path | None = None,
+    plan: Plan | str | Path | Mapping[str, Any] | None = None,
     *,
     data: Data = None,
     model: Any = None,
@@ -70,7 +70,9 @@ def run(
     announce: Tell | None = None,
     show: bool = True,
 ) -> Run:
-    """Run a plan (an object, a file, or a shipped plan's name), or data, model and algorithm, and return its folder.
+    """Run a plan, or data, model and algorithm as objects, and return its folder.
+
+    A plan is an object, a file, a shipped plan's name, or a mapping of what a file would hold.
 
     Without a plan, `data` is a frame (with the names of its columns `label` and `client`), `(x, y)`, `(x, y, client)`,
     `{client: (x, y)}`, a source, a data set or a federation, and `scale="standard"` brings every column of arrays to

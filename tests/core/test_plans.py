@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hansa import api
@@ -48,6 +50,24 @@ def test_a_plan_survives_being_written(tmp_path: Path) -> None:
     assert plan(write_plan(read), tmp_path) == read
     algorithm = read.phases[1].algorithm
     assert isinstance(algorithm, FedAvg) and algorithm.server == Adam() and algorithm.local.lr == 0.5
+
+
+def test_a_mapping_is_read_as_the_file_that_it_stands_for(tmp_path: Path) -> None:
+    table = tomllib.loads(GOOD)
+    assert read_plan(table) == plan(GOOD, tmp_path)
+    numbers = {**table, "seed": np.int64(3), "name": Path("other"), "phases": tuple(table["phases"])}
+    assert read_plan(numbers, ["phases.1.rounds=7"]) == plan(
+        GOOD, tmp_path, "phases.1.rounds=7", "seed=3", "name=other"
+    )
+    assert table == tomllib.loads(GOOD)  # a change is made on a copy
+    with pytest.raises(HansaError, match="the plan given: There is no setting 'sed'"):
+        read_plan({**table, "sed": 1})
+
+
+@pytest.mark.parametrize("source", [3, None, [tomllib.loads(GOOD)]])
+def test_what_is_no_plan_is_refused_in_one_sentence(source: Any) -> None:
+    with pytest.raises(HansaError, match=r"^A plan must be a file, .* or a hansa.Plan. Got an object of type \w+\.$"):
+        read_plan(source)
 
 
 def test_single_settings_can_be_changed(tmp_path: Path) -> None:

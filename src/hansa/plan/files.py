@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 
 from hansa.data.sources.files import is_there
@@ -34,23 +35,19 @@ def named(text: str, name: str) -> str:
     return re.sub(r"^name = .*$", f"name = {json.dumps(name, ensure_ascii=False)}", text, count=1, flags=re.MULTILINE)
 
 
-def read_plan(source: str | Path, changes: Iterable[str] = (), *, trust: TrustLike = False) -> Plan:
-    """Read the plan of a file, or of a shipped plan's name, with `--set`-style changes applied.
+def read_plan(source: str | Path | Mapping[str, Any], changes: Iterable[str] = (), *, trust: TrustLike = False) -> Plan:
+    """Read the plan of a file, of a shipped plan's name, or of what a file would hold, with `--set`-style changes.
 
     It may name pieces of the catalogue, and those import paths that `trust` admits: all (True), or a list of them.
     """
-    text, folder = _text(source)
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise HansaError(f"The plan '{source}' is not valid TOML: {error}.") from error
+    name, table, folder = _table(source)
     lifts = expand(table)
     for change in changes:
         apply_change(table, change)
         lifts = expand(table) or lifts
         if change.partition("=")[0].strip() == "model":
             lift(table, lifts)  # the notation goes with any model, also with one that is set after it
-    return plan_from_table(table, str(source), folder, trust=trust)
+    return plan_from_table(table, name, folder, trust=trust)
 
 
 def plan_from_table(table: dict[str, Any], source: str, folder: Path, *, trust: TrustLike = False) -> Plan:
@@ -77,6 +74,31 @@ def plan_schema() -> dict[str, Any]:
     notation = {"type": "string", "description": "Phases in the papers' notation: OLL(Fed3R + FedAvg) + FP(head)."}
     schema["properties"]["phases"] = {"anyOf": [phases, notation]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _table(source: str | Path | Mapping[str, Any]) -> tuple[str, dict[str, Any], Path]:
+    """Return what a plan is called in messages, its table, and the folder that its paths are relative to."""
+    if isinstance(source, Mapping):
+        return "the plan given", {str(key): _as_written(value) for key, value in source.items()}, Path.cwd()
+    if not isinstance(source, str | Path):
+        kinds = "a file, the name of a shipped plan, a mapping of what a file would hold, or a hansa.Plan"
+        raise HansaError(f"A plan must be {kinds}. Got an object of type {type(source).__name__}.")
+    text, folder = _text(source)
+    try:
+        return str(source), tomllib.loads(text), folder
+    except (ValueError, RecursionError) as error:
+        raise HansaError(f"The plan '{source}' is not valid TOML: {error}.") from error
+
+
+def _as_written(value: Any) -> Any:
+    """Return what a plan file would hold in a value's place."""
+    if isinstance(value, Mapping):
+        return {str(key): _as_written(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_written(one) for one in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _text(source: str | Path) -> tuple[str, Path]:
