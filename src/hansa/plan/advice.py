@@ -13,6 +13,7 @@ import numpy as np
 from hansa.data.federation import Client, Federation, has_samples, labels_of
 from hansa.data.heterogeneity import measure
 from hansa.data.targets import Real
+from hansa.lazy import torch
 from hansa.plan.looking import Draft, Table
 
 MOST = 3  # plans that are advised
@@ -39,6 +40,7 @@ class Facts:
     apart: bool  # whether clients have columns that others have not
     kind: str  # of the inputs: pictures, numbers, tokens or text
     unlike: bool = False  # … and a column is text at one client and numbers at another
+    gpu: bool = False  # whether this machine has one
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Rule:
     reason: str  # with facts in brackets
     steps: tuple[Table | Callable[[Facts], Table], ...]
     model: Callable[[Facts], Table] | None = None
+    thaws: bool = False  # whether it trains the network that features would come from, on a GPU
 
     def why(self, facts: Facts) -> str:
         """Return the reason, with the numbers of some data."""
@@ -67,6 +70,12 @@ def _averaging(facts: Facts) -> Table:
     return {"algorithm": made, "orchestration": star, "rounds": 50, "evaluate_every": 10}
 
 
+def _tuning(facts: Facts) -> Table:
+    """Return training that nobody gives rates: they follow from the closed form before it."""
+    made = {"name": "fedavg", "local": {"batch_size": 50, "weight_decay": 4e-5}}
+    return {**_averaging(facts), "algorithm": made, "rounds": 70}
+
+
 def _random_features(facts: Facts) -> Table:
     """Return a map to twice as many features as there are samples: more of them cost bytes and span nothing new."""
     least, most = RANDOM
@@ -77,6 +86,7 @@ def _in_chains(facts: Facts) -> Table:
     return {**_averaging(facts), "orchestration": {"name": "fedseq", "superclients": max(2, facts.clients // 10)}}
 
 
+ON_GPU: Table = {"name": "vectorised", "device": "cuda", "precision": "bf16"}
 ALONE: Table = {"algorithm": "local", "orchestration": "sweep", "rounds": 25, "evaluate_every": 5}
 
 RULES = (
@@ -108,6 +118,15 @@ RULES = (
         lambda f: f.width > 0 and f.classes > 1,
         "features are frozen: the closed form is the same however unlike clients are, in one round",
         ({"algorithm": "fed3r"},),
+    ),
+    Rule(
+        "fed3r-finetune",
+        "finetune",
+        lambda f: f.gpu and f.width > 0 and f.kind == "pictures" and f.classes > 1,
+        "a GPU is here: from the closed form the whole network trains on, at rates that nobody has to choose",
+        ({"algorithm": "fed3r"}, _tuning),
+        lambda _: {"name": "efficientnet-lite", "size": 112},
+        thaws=True,
     ),
     Rule(
         "fedseq",
@@ -180,6 +199,7 @@ def facts_of(draft: Draft, federation: Federation, width: int) -> Facts:
         apart=draft.source.get("columns_of") in ("union", "file"),
         kind=draft.kind,
         unlike=draft.source.get("columns_of") == "file",
+        gpu=draft.features is not None and torch.cuda.is_available(),  # torch is slow to import: not for tables
     )
 
 
@@ -199,13 +219,14 @@ def plan_table(draft: Draft, rule: Rule, facts: Facts, name: str) -> Table:
     """Return the plan of a rule on some data."""
     data: Table = {"source": draft.source, "partition": draft.partition}
     data |= {"test": draft.test} if draft.test else {}
-    data |= {"features": draft.features} if draft.features else {}
+    data |= {"features": draft.features} if draft.features and not rule.thaws else {}
     return {
         "name": name,
         **({"evaluate": {"metrics": ["confusion"]}} if 1 < facts.classes <= FEW else {}),
         "data": data,
         "model": rule.model(facts) if rule.model else model_of(draft),
         "phases": rule.phases(facts),
+        **({"engine": ON_GPU} if rule.thaws else {}),
     }
 
 
