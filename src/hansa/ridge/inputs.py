@@ -126,18 +126,19 @@ def gather(
     fit: of thousands of small clients nearly all time would be that of Python.
     """
     pending, held = _Pending(rows, device, check), 0
+    hold_features, hold_labels, hold_count = pending.features.append, pending.labels.append, pending.counts.append
     for features, labels in batches:
         try:
             count = labels.shape[0]
         except (AttributeError, IndexError):  # a list, or a number
             check(features, labels)
             count = len(labels)
-        if held and held + count > rows:
+        if held + count > rows and held:
             yield from pending.blocks()
             held = 0
-        pending.features.append(features)
-        pending.labels.append(labels)
-        pending.counts.append(count)
+        hold_features(features)
+        hold_labels(labels)
+        hold_count(count)
         held += count
         if held >= rows:  # before the next batch is made
             yield from pending.blocks()
@@ -183,17 +184,14 @@ class _Pending:
         features: list[Tensor] = self.features  # type: ignore[assignment]
         labels: list[Tensor] = self.labels  # type: ignore[assignment]
         try:
-            if [z.shape[0] for z in features] != self.counts:
-                return None
             with torch.no_grad():
-                return self._whole(features), self._whole(labels)
+                joined = torch.cat(labels)
+                whole = _neighbours(features, self.counts)
+                if whole is None and [z.shape[0] for z in features] == self.counts:
+                    whole = torch.cat(features)
         except (IndexError, RuntimeError):
             return None
-
-    def _whole(self, parts: list[Tensor]) -> Tensor:
-        """Join tensors that have the rows counted."""
-        whole = _neighbours(parts, self.counts)
-        return torch.cat(parts) if whole is None else whole
+        return None if whole is None else (whole, joined)
 
 
 def _neighbours(parts: list[Tensor], counts: list[int]) -> Tensor | None:
@@ -203,17 +201,17 @@ def _neighbours(parts: list[Tensor], counts: list[int]) -> Tensor | None:
     copying as many slices.  What lies within the first one's storage is that storage's own; torch refuses what is not.
     """
     first = parts[0]
-    width = first.numel() // max(1, len(first))
-    sizes = np.array(counts, dtype=np.int64) * width
-    if first.ndim > 2 or len({part.dtype for part in parts}) > 1 or {*map(torch.Tensor.dim, parts)} != {first.ndim}:
+    steps = first.stride()  # of a matrix whose rows lie one behind the other they tell its columns
+    if len(steps) != 2 or {*map(torch.Tensor.stride, parts)} != {steps} or len({part.dtype for part in parts}) > 1:
         return None
     if not all(map(torch.Tensor.is_contiguous, parts)):
         return None
+    sizes = np.array(counts, dtype=np.int64) * steps[0]
     places = np.fromiter(map(torch.Tensor.data_ptr, parts), dtype=np.uint64, count=len(parts)).astype(np.int64)
     numbers = np.fromiter(map(torch.Tensor.numel, parts), dtype=np.int64, count=len(parts))
     if (numbers != sizes).any() or (np.diff(places) != sizes[:-1] * first.element_size()).any():
         return None
     try:
-        return first.as_strided((sum(counts), *first.shape[1:]), first.stride())
+        return first.as_strided((sum(counts), first.shape[1]), steps)
     except RuntimeError:  # arrays of their own that happen to be neighbours
         return None
