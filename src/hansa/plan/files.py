@@ -79,7 +79,7 @@ def plan_schema() -> dict[str, Any]:
 def _table(source: str | Path | Mapping[str, Any]) -> tuple[str, dict[str, Any], Path]:
     """Return what a plan is called in messages, its table, and the folder that its paths are relative to."""
     if isinstance(source, Mapping):
-        return "the plan given", {str(key): _as_written(value) for key, value in source.items()}, Path.cwd()
+        return "the plan given", _as_written(source), Path.cwd()
     if not isinstance(source, str | Path):
         kinds = "a file, the name of a shipped plan, a mapping of what a file would hold, or a hansa.Plan"
         raise HansaError(f"A plan must be {kinds}. Got an object of type {type(source).__name__}.")
