@@ -172,8 +172,11 @@ def _copy(plan: Any) -> Any:
 def _settled(phase: dict[str, Any], row: Row) -> dict[str, Any]:
     """A federated phase is evaluated three times; full personalisation takes its 25 epochs in one round, or in 25."""
     phase = _copy(phase)
-    local = phase["algorithm"].get("inner", phase["algorithm"]).get("local")  # a guard may be around it
-    if phase["algorithm"]["name"] == "local":
+    inside = phase["algorithm"]
+    while "guarded" in inside["name"]:
+        inside = inside["inner"]
+    local = inside.get("local")
+    if inside["name"] == "local":
         local["epochs"], phase["rounds"] = row.epochs, 25 // row.epochs
         phase["outside"] = row.epochs == 1
     elif local:

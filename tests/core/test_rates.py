@@ -14,16 +14,16 @@ import torch.nn.functional as F
 
 from hansa import api
 from hansa.algorithms.calibrate import GRID, Calibrate
-from hansa.algorithms.fedalt import FedAlt
 from hansa.algorithms.fedavg import FedAvg
 from hansa.algorithms.fedncm import FedNCM
-from hansa.algorithms.fedsim import FedSim
 from hansa.algorithms.guarded import Guarded
 from hansa.algorithms.lda import LDA
 from hansa.algorithms.local import Local
 from hansa.algorithms.mime import Mime
+from hansa.algorithms.personal import Personal
 from hansa.algorithms.pfedme import PFedMe
 from hansa.algorithms.robust import Robust
+from hansa.algorithms.self_guarded import SelfGuarded
 from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.errors import HansaError
@@ -36,7 +36,6 @@ from hansa.task import ClientData, Task
 from hansa.task_table import task_from_table, task_to_table
 from hansa.training.local import LocalTraining, Turn, train
 from hansa.training.schedules import Exponential
-from hansa.training.wrappers import layers
 from hansa.tree import Tree
 
 TASK = Task(MLP((4,)), (3,), 3)
@@ -143,7 +142,7 @@ def test_after_a_closed_form_rates_come_from_statistics(first: str) -> None:
     found = plan([{"algorithm": first}, {"algorithm": "fedavg", "rounds": 3}, {"algorithm": "local"}])
     assert kinds(found) == [first, "calibrate", "fedavg", "local"]
     tuned, own = found.phases[2:]
-    assert tuned.algorithm == Guarded(FedAvg()) and not guarded(own.algorithm)  # a client's own model has no guard
+    assert tuned.algorithm == Guarded(FedAvg()) and own.algorithm == SelfGuarded(Local())
     assert [phase.rates for phase in found.phases] == [None, None, "statistics", "statistics"]
     assert [phase.temperature for phase in found.phases[1:]] == [1.0] * 3
     assert plan_from_table(_table(found), "again", Path()) == found
@@ -156,15 +155,15 @@ def test_after_a_closed_form_rates_come_from_statistics(first: str) -> None:
         ("FedNCM + FedAvgM", Guarded),
         ("OLL(Fed3R) + FedAvg", Guarded),
         ("Fed3R + SCAFFOLD", Guarded),
-        ("Fed3R + FedSim(head)", FedSim),
-        ("Fed3R + FedAlt(head)", FedAlt),
+        ("Fed3R + FedSim(head)", SelfGuarded),
+        ("Fed3R + FedAlt(head)", SelfGuarded),
         ("Fed3R + pFedMe(head)", PFedMe),
-        ("Fed3R + FP(all)", Local),
-        ("OLL(Fed3R + FedAvg) + FP-Ditto(head)", Local),
+        ("Fed3R + FP(all)", SelfGuarded),
+        ("OLL(Fed3R + FedAvg) + FP-Ditto(head)", SelfGuarded),
     ],
 )
 def test_every_way_to_train_on_has_rates_from_statistics(phases: str, last: type) -> None:
-    """Models of one client's own have them without a guard, which judges one model of all."""
+    """One model of all has the server's guard, models of one client's own that client's, where its steps are plain."""
     *before, tuned = plan(phases).phases
     assert isinstance(tuned.algorithm, last) and (tuned.rates, tuned.temperature) == ("statistics", 1.0)
     assert sum(isinstance(one.algorithm, Calibrate) for one in before) == 1
@@ -177,8 +176,8 @@ def test_the_guard_stands_around_what_trains() -> None:
     assert tuned({"name": "wima", "window": 5}) == Wima(Guarded(FedAvg()), window=5)
     assert tuned("robust") == Robust(Guarded(FedAvg(), by_class=False))
     assert tuned("mime") == Guarded(Mime())
-    own = {"name": "robust", "inner": "personal"}
-    assert not any(guarded(one) for one in layers(tuned(own)))  # clients with models of their own have none
+    assert tuned({"name": "robust", "inner": "personal"}) == Robust(SelfGuarded(Personal()))
+    assert tuned("pfedme") == PFedMe()
 
 
 def test_the_last_closed_form_decides_the_papers_values() -> None:
@@ -234,8 +233,9 @@ def test_what_is_given_is_taken_and_the_rest_is_the_papers(tuned: dict[str, Any]
 
 
 def test_without_a_guard_or_a_closed_form() -> None:
-    alone = plan([{"algorithm": "fed3r"}, {"algorithm": "fedavg", "rates": "unguarded"}])
-    assert kinds(alone) == ["fed3r", "calibrate", "fedavg"] and not guarded(alone.phases[2].algorithm)
+    for name in ("fedavg", "local"):
+        alone = plan([{"algorithm": "fed3r"}, {"algorithm": name, "rates": "unguarded"}])
+        assert kinds(alone) == ["fed3r", "calibrate", name] and alone.phases[2].algorithm in (FedAvg(), Local())
     assert kinds(plan([{"algorithm": "fedavg"}])) == ["fedavg"]
     asked = plan([{"algorithm": "fedavg", "rates": "statistics"}])
     assert kinds(asked) == ["calibrate", "fedavg"] and guarded(asked.phases[1].algorithm)

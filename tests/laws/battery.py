@@ -59,6 +59,7 @@ from hansa.algorithms.private import Private
 from hansa.algorithms.prototype_noise import PrototypeNoise
 from hansa.algorithms.robust import Robust
 from hansa.algorithms.scaffold import Scaffold
+from hansa.algorithms.self_guarded import SelfGuarded
 from hansa.algorithms.wima import Wima
 from hansa.channels.channel import Channel
 from hansa.channels.quantise import Quantise
@@ -163,6 +164,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "wima/guarded": Wima(Guarded(FedAvg(LOCAL)), window=2),
     "robust/guarded": Robust(Guarded(FedAvg(LOCAL), by_class=False)),
     "guarded/scaffold": Guarded(Scaffold(LOCAL, SGD(momentum=0.5))),
+    "self-guarded": SelfGuarded(FedSim(LOCAL)),
+    "self-guarded/local": SelfGuarded(Local(replace(LOCAL, lr=20.0, momentum=0.5), 0.1), tries=2),
+    "self-guarded/ditto": SelfGuarded(Ditto(LOCAL, strength=0.5), grow=2.0),
     "robust": Robust(FedAvg(LOCAL)),
     "robust/trimmed": Robust(Personal(FedAvg(LOCAL)), TrimmedMean(0.25)),
     "robust/krum": Robust(FedAvg(LOCAL, Adam()), Krum(byzantine=0, selected=2)),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hansa.engines.kernels.cohort import Cohort, Job, groups
 from hansa.engines.kernels.kernel import Kernel
+from hansa.engines.kernels.lazy_sum import dense_tree
 from hansa.engines.kernels.one_by_one import Moved, OneByOne
 from hansa.engines.session import Counted
 from hansa.errors import HansaWarning
@@ -70,13 +71,14 @@ class Trainer(Counted):
         results, moved = dict[int, Trained](), Moved(self.device)
         for place in places:
             job = jobs[place]
-            data = ClientData(job.turn.task.inputs(job.data.x).to(self.device), job.data.y.to(self.device))
+            turn = replace(job.turn, start=dense_tree(job.turn.start))  # who judges what was trained may keep it
+            data = ClientData(turn.task.inputs(job.data.x).to(self.device), job.data.y.to(self.device))
             try:
-                found = Job(moved.turn(job.turn), data, job.seed).alone()
+                found = Job(moved.turn(turn), data, job.seed).alone()
             except Exception as broken:
                 failed(place, broken)
             else:
-                results[place] = found._replace(params=job.turn.start)
+                results[place] = found._replace(params=turn.start)
         return results
 
     def _apart(self, jobs: Sequence[Job], judged: Sequence[int]) -> list[list[int]]:

@@ -96,6 +96,7 @@ CATALOGUE: Mapping[str, Mapping[str, str]] = {
         "mimelite": "hansa.algorithms.mimelite:MimeLite",
         "wima": "hansa.algorithms.wima:Wima",
         "guarded": "hansa.algorithms.guarded:Guarded",
+        "self-guarded": "hansa.algorithms.self_guarded:SelfGuarded",
         "robust": "hansa.algorithms.robust:Robust",
         "private": "hansa.algorithms.private:Private",
         "local": "hansa.algorithms.local:Local",

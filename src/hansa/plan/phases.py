@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hansa.algorithms.guarded import Guarded
+from hansa.algorithms.self_guarded import SelfGuarded
 from hansa.io.registry import name_of
 from hansa.plan.schema import PhasePlan, Plan
 from hansa.running.experiment import Phase
@@ -15,7 +16,7 @@ def phases_of(plan: Plan) -> tuple[Phase, ...]:
     """Return the phases, with names that tell them apart."""
     phases, bases = list[Phase](), list[str]()
     for planned in _with_following(plan.phases):
-        named = planned.algorithm.inner if isinstance(planned.algorithm, Guarded) else planned.algorithm
+        named = planned.algorithm.inner if isinstance(planned.algorithm, (Guarded, SelfGuarded)) else planned.algorithm
         name = name_of("algorithm", named).rpartition(":")[2].lower()
         phase = planned.phase(name)
         twins = bases.count(phase.name)

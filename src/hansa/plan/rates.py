@@ -22,6 +22,7 @@ from hansa.algorithms.guarded import Guarded, unguarded
 from hansa.algorithms.lda import LDA
 from hansa.algorithms.private import Private
 from hansa.algorithms.robust import Robust
+from hansa.algorithms.self_guarded import SelfGuarded, not_self_guarded
 from hansa.algorithms.wima import Wima
 from hansa.contract import Algorithm
 from hansa.io.trust import NOBODY, Trust
@@ -117,9 +118,10 @@ def _phases(phase: PhasePlan, table: object, rates: Rates, before: Before) -> li
 
 
 def _guarded(algorithm: Algorithm, everyone: bool) -> Algorithm:
-    """Return an algorithm with a guard around what trains one model for all, inside of WIMA and of robust rules.
+    """Return an algorithm with a guard around what trains, inside of WIMA and of robust rules.
 
-    Where everybody takes part in every round, no mean of models need be sent; a rule cannot combine losses by class.
+    Of one model for all the server has it, of models of their own each client.  Where everybody takes part in every
+    round, no mean of models need be sent; a rule cannot combine losses by class.
     """
     if isinstance(algorithm, Wima):
         return dataclasses.replace(algorithm, inner=_guarded(algorithm.inner, everyone))
@@ -127,6 +129,8 @@ def _guarded(algorithm: Algorithm, everyone: bool) -> Algorithm:
         inner = _guarded(algorithm.inner, everyone)
         whole = dataclasses.replace(inner, by_class=False) if isinstance(inner, Guarded) else inner
         return dataclasses.replace(algorithm, inner=whole)
+    if not not_self_guarded(algorithm):
+        return SelfGuarded(algorithm)
     if unguarded(algorithm):
         return algorithm
     return Guarded(algorithm, memory=0.0) if everyone else Guarded(algorithm)

@@ -185,33 +185,40 @@ class _Pending:
         labels: list[Tensor] = self.labels  # type: ignore[assignment]
         try:
             with torch.no_grad():
-                joined = torch.cat(labels)
-                whole = _neighbours(features, self.counts)
-                if whole is None and [z.shape[0] for z in features] == self.counts:
+                joined, counts = torch.cat(labels), np.array(self.counts, dtype=np.int64)
+                whole = _neighbours(features, counts)
+                if whole is None:
                     whole = torch.cat(features)
+                    if (_numbers(features) != counts * whole.shape[1]).any():
+                        return None
         except (IndexError, RuntimeError):
             return None
-        return None if whole is None else (whole, joined)
+        return whole, joined
 
 
-def _neighbours(parts: list[Tensor], counts: list[int]) -> Tensor | None:
-    """Return tensors of so many rows that lie one behind the other in memory as the one they are; None where not.
+def _neighbours(parts: list[Tensor], counts: np.ndarray[Any, Any]) -> Tensor | None:
+    """Return matrices of so many rows that lie one behind the other in memory as the one they are; None where not.
 
     Clients of a simulation are often slices of one array, and looking at thousands of addresses takes less time than
-    copying as many slices.  What lies within the first one's storage is that storage's own; torch refuses what is not.
+    copying as many slices, but for a GPU, which copies sooner than Python looks.  What lies within the first one's
+    storage is that storage's own; torch refuses what is not.
     """
     first = parts[0]
     steps = first.stride()  # of a matrix whose rows lie one behind the other they tell its columns
-    if len(steps) != 2 or {*map(torch.Tensor.stride, parts)} != {steps} or len({part.dtype for part in parts}) > 1:
+    if first.is_cuda or len(steps) != 2 or {*map(torch.Tensor.stride, parts)} != {steps}:
         return None
-    if not all(map(torch.Tensor.is_contiguous, parts)):
+    if len({part.dtype for part in parts}) > 1 or not all(map(torch.Tensor.is_contiguous, parts)):
         return None
-    sizes = np.array(counts, dtype=np.int64) * steps[0]
+    sizes = counts * steps[0]
     places = np.fromiter(map(torch.Tensor.data_ptr, parts), dtype=np.uint64, count=len(parts)).astype(np.int64)
-    numbers = np.fromiter(map(torch.Tensor.numel, parts), dtype=np.int64, count=len(parts))
-    if (numbers != sizes).any() or (np.diff(places) != sizes[:-1] * first.element_size()).any():
+    if (_numbers(parts) != sizes).any() or (np.diff(places) != sizes[:-1] * first.element_size()).any():
         return None
     try:
-        return first.as_strided((sum(counts), first.shape[1]), steps)
+        return first.as_strided((int(counts.sum()), first.shape[1]), steps)
     except RuntimeError:  # arrays of their own that happen to be neighbours
         return None
+
+
+def _numbers(parts: list[Tensor]) -> np.ndarray[Any, Any]:
+    """Count the numbers in each."""
+    return np.fromiter(map(torch.Tensor.numel, parts), dtype=np.int64, count=len(parts))

@@ -66,7 +66,7 @@ class SampleSpace:
         pulled = correction.strength if WEIGHT in correction.anchor else 0.0
         corrected = frozenset(correction.anchor), frozenset(correction.shift), pulled, correction.follow
         how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
-        scales = task.temperature, task.pace, task.weighed
+        scales = task.temperature, task.pace, task.rates, task.weighed
         return id(task.module), scales, task.labels is None, corrected, bool(turn.memory), how
 
     def most(self, task: Task, device: torch.device) -> int | None:

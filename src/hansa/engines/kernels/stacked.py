@@ -54,7 +54,7 @@ class Stacked:
         corrected = frozenset(correction.anchor), frozenset(correction.shift), correction.strength, correction.follow
         shapes = tuple((key, leaf.shape) for key, leaf in turn.given.items())
         how = turn.training, turn.minimised, turn.direction, turn.repeats, turn.measures, turn.remembers
-        scales = task.temperature, task.pace, task.weighed
+        scales = task.temperature, task.pace, task.rates, task.weighed
         network = network_of(task), fits(turn)
         return network, scales, task.labels is None, corrected, shapes, frozenset(turn.memory), how
 
