@@ -22,7 +22,9 @@ from hansa.features.efficientnet import EfficientNetLite
 from hansa.features.transformers import Transformers
 from hansa.models import efficientnet, transformers
 from hansa.models.efficientnet import EfficientNetLiteModel
-from hansa.models.networks.backbone import ROWS, FrozenNorm
+from hansa.models.networks.backbone import ROWS
+from hansa.models.networks.frozen_norm import FrozenNorm
+from hansa.models.networks.patches import Patches
 from hansa.models.networks.pointwise import Pointwise
 from hansa.models.parts import fingerprint_of
 from hansa.models.transformers import TransformersModel
@@ -127,6 +129,37 @@ def test_a_convolution_of_single_pixels_is_a_product(bias: bool) -> None:
     assert torch.equal(pointwise(maps), expected) and found.is_contiguous(memory_format=torch.channels_last)
     pairs = (torch.autograd.grad(made.square().sum(), wanted) for made in (found, expected))
     for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_frozen_statistics_have_the_gradients_of_torchs_own_with_channels_last() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.BatchNorm2d(3).double().train()
+    layer(torch.randn(50, 3, 4, 4, dtype=torch.float64) * 3 + 1)  # statistics of some sort
+    frozen = FrozenNorm(layer.requires_grad_())
+    maps = X.double().contiguous(memory_format=torch.channels_last).requires_grad_()
+    wanted = [maps, frozen.weight, frozen.bias]
+    found, expected = frozen.laid_out(maps), frozen(maps)
+    assert torch.equal(found, expected)
+    slopes, others = (torch.autograd.grad(made.pow(3).sum(), wanted) for made in (found, expected))
+    for one, other in zip(slopes, others, strict=True):
+        torch.testing.assert_close(one, other)
+    assert slopes[0].is_contiguous(memory_format=torch.channels_last)
+    fixed = frozen.laid_out(X.double())  # pictures need no gradient
+    torch.testing.assert_close(torch.autograd.grad(fixed.pow(3).sum(), wanted[1:]), others[1:])
+
+
+@pytest.mark.parametrize("around", [(0, 0, 0, 0), (0, 1, 2, 1)])
+def test_a_convolution_of_pictures_is_a_product_of_patches(around: tuple[int, int, int, int]) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(3, 5, (3, 2), (2, 1), dtype=torch.float64)
+    patches, pictures = Patches(layer, around), X.double()
+    wide = F.pad(pictures, around)
+    found, expected = patches.product(wide), layer(wide)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(patches(pictures), expected) and found.is_contiguous(memory_format=torch.channels_last)
+    slopes, others = (torch.autograd.grad(made.square().sum(), list(layer.parameters())) for made in (found, expected))
+    for one, other in zip(slopes, others, strict=True):
         torch.testing.assert_close(one, other)
 
 

@@ -11,6 +11,7 @@ from hansa.errors import require
 from hansa.lazy import Tensor, nn, torch
 from hansa.models import networks
 
+COLOURS = 3  # channels of a picture
 Norm = Literal["frozen", "batch"]  # of batch norms: the statistics they came with, or those of a batch
 
 
@@ -43,16 +44,42 @@ def with_norm(network: nn.Module, norm: Norm) -> None:
 
 
 def with_products(network: nn.Module) -> None:
-    """Let all convolutions of single pixels be products on a GPU; for networks whose maps have channels last."""
+    """Let convolutions be products on a GPU, of single pixels and of pictures; for maps that have channels last."""
     for name, layer in list(network.named_modules()):
         if isinstance(layer, nn.Conv2d) and _is_pointwise(layer):
             _put(network, name, networks.Pointwise(layer))
+        elif isinstance(layer, nn.Conv2d) and layer.in_channels == COLOURS and _is_plain(layer):
+            _put(network, name, networks.Patches(layer, _taken_over(layer)))
+
+
+def with_own_padding(network: nn.Module) -> None:
+    """Let convolutions add the zeros themselves that a layer of theirs adds before them: it copies all maps."""
+    for layer in network.modules():
+        before = getattr(layer, "static_padding", None)
+        if isinstance(layer, nn.Conv2d) and isinstance(before, nn.ZeroPad2d):
+            left, right, above, below = before.padding
+            if (left, above) == (right, below) and layer.padding == (0, 0):
+                layer.padding, layer.static_padding = (above, left), nn.Identity()
 
 
 def _is_pointwise(layer: nn.Conv2d) -> bool:
     """Tell whether a convolution reads every pixel by itself, in all channels."""
     alone = layer.kernel_size == tuple(layer.stride) == (1, 1)
-    return alone and layer.padding == (0, 0) and layer.groups == 1
+    return alone and layer.padding == (0, 0) and _is_plain(layer)
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    """Tell whether every filter of a convolution reads all channels, of neighbours."""
+    return layer.groups == 1 and set(layer.dilation) == {1} and layer.padding_mode == "zeros"
+
+
+def _taken_over(layer: nn.Conv2d) -> tuple[int, int, int, int]:
+    """Return the zeros around a layer's inputs, whoever adds them: left, right, above and below."""
+    before = getattr(layer, "static_padding", None)
+    left, right, above, below = before.padding if isinstance(before, nn.ZeroPad2d) else (0, 0, 0, 0)
+    assert not isinstance(layer.padding, str)
+    tall, wide = layer.padding
+    return left + wide, right + wide, above + tall, below + tall
 
 
 def _put(network: nn.Module, name: str, layer: nn.Module) -> None:

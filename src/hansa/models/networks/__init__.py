@@ -6,9 +6,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hansa.models.networks.backbone import Backbone, FrozenNorm
+    from hansa.models.networks.backbone import Backbone
     from hansa.models.networks.bottleneck import Bottleneck
     from hansa.models.networks.deep_random_features import Deep, Residual
+    from hansa.models.networks.frozen_norm import FrozenNorm
+    from hansa.models.networks.patches import Patches
     from hansa.models.networks.pointwise import Pointwise
     from hansa.models.networks.random_features import Lift
     from hansa.models.networks.random_projection import Projection
@@ -22,9 +24,10 @@ _WHERE = {
     "Backbone": "backbone",
     "Bottleneck": "bottleneck",
     "Deep": "deep_random_features",
-    "FrozenNorm": "backbone",
+    "FrozenNorm": "frozen_norm",
     "LastState": "recurrent",
     "Lift": "random_features",
+    "Patches": "patches",
     "Pointwise": "pointwise",
     "Projection": "random_projection",
     "Residual": "deep_random_features",
@@ -41,6 +44,7 @@ __all__ = [
     "FrozenNorm",
     "LastState",
     "Lift",
+    "Patches",
     "Pointwise",
     "Projection",
     "Residual",
