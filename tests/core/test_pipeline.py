@@ -39,8 +39,8 @@ def test_the_papers_example() -> None:
     fed3r, _, fedavg, personal = found.phases
     assert [phase.name for phase in phases_of(found)] == ["Fed3R", "calibrate", "FedAvg(features)", "oll", "FP(head)"]
     assert (fed3r.oll, fedavg.oll, personal.oll) == (False, True, False)
-    assert fedavg.algorithm.inner.local.train == "features" and personal.algorithm.local.train == "head"
-    assert (personal.rounds, personal.algorithm.local.epochs) == (25, 1)  # so every epoch is a point of a curve
+    assert fedavg.algorithm.inner.local.train == "features" and personal.algorithm.inner.local.train == "head"
+    assert (personal.rounds, personal.algorithm.inner.local.epochs) == (25, 1)  # so every epoch is a point of a curve
     assert [phase.temperature for phase in phases_of(found)] == [0.1, 1.0, 1.0, 1.0, 1.0]
 
 
@@ -189,7 +189,7 @@ def test_a_run_that_continues_one_that_continues_another_knows_all_that_came_bef
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.toml").write_text(write_plan(plan(tables, **more)))
     (last,) = resolved(plan([{"algorithm": "local"}], start={"run": str(tmp_path / "b")}))
-    assert last == ("Local", 1.0, "statistics", 0.1)
+    assert last == ("SelfGuarded", 1.0, "statistics", 0.1)
 
 
 def test_a_temperature_that_is_given_is_kept_and_a_written_plan_stays_as_it_is() -> None:
