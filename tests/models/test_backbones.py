@@ -149,6 +149,17 @@ def test_frozen_statistics_have_the_gradients_of_torchs_own_with_channels_last()
     torch.testing.assert_close(torch.autograd.grad(fixed.pow(3).sum(), wanted[1:]), others[1:])
 
 
+def test_frozen_statistics_take_bfloat16() -> None:
+    torch.manual_seed(0)
+    frozen = FrozenNorm(torch.nn.BatchNorm2d(3))
+    maps = X.bfloat16().contiguous(memory_format=torch.channels_last).requires_grad_()
+    slopes = torch.autograd.grad(frozen.laid_out(maps).float().square().sum(), [maps, frozen.weight])
+    others = torch.autograd.grad(frozen(maps.float()).square().sum(), [maps, frozen.weight])
+    assert [one.dtype for one in slopes] == [torch.bfloat16, torch.float32]
+    for one, other in zip(slopes, others, strict=True):
+        assert float((one.float() - other.float()).norm()) < 0.01 * float(other.float().norm())
+
+
 @pytest.mark.parametrize("around", [(0, 0, 0, 0), (0, 1, 2, 1)])
 def test_a_convolution_of_pictures_is_a_product_of_patches(around: tuple[int, int, int, int]) -> None:
     torch.manual_seed(0)
