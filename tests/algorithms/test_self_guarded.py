@@ -208,8 +208,8 @@ def test_a_slow_start_becomes_fast() -> None:
 
 def test_what_it_cannot_guard_is_told() -> None:
     for inner, says in (
-        (FedAvg(), "deploy models of their own. Got FedAvg"),
-        (PFedMe(), "PFedMe takes others"),
+        (FedAvg(), "deploy models of their own; use 'guarded' for one of all. Got FedAvg"),
+        (PFedMe(), "PFedMe takes others; leave the guard out"),
         (Calibrate(), "Got Calibrate"),
     ):
         with pytest.raises(HansaError, match=says):

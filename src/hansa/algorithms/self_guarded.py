@@ -155,9 +155,11 @@ def not_self_guarded(algorithm: Algorithm) -> str:
     """Return why clients cannot guard themselves under an algorithm; empty where they can."""
     name, odd = type(algorithm).__name__, [one for one in layers(algorithm) if not isinstance(one, STEPS)]
     if not algorithm.personal:
-        return f"A client's own guard needs an algorithm whose clients deploy models of their own. Got {name}."
+        says = "A client's own guard needs clients that deploy models of their own; use 'guarded' for one of all."
+        return f"{says} Got {name}."
     if odd:
-        return f"A client's own guard needs plain steps on the client's loss, and {type(odd[0]).__name__} takes others."
+        says = "A client's own guard needs plain steps on the client's loss, and"
+        return f"{says} {type(odd[0]).__name__} takes others; leave the guard out."
     return ""
 
 
